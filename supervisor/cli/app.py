@@ -1,0 +1,125 @@
+"""What every command needs, made when first asked for: settings, ledger, Slurm, plugins, clock."""
+
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+import click
+
+from supervisor.clock import Clock, SystemClock
+from supervisor.domain.run import Run
+from supervisor.domain.signature import Signature
+from supervisor.errors import NothingMatched, UsageError
+from supervisor.hooks import load_plugins, load_signatures
+from supervisor.ledger.store import Ledger
+from supervisor.settings import SITE_FILE, LoadedSettings, Settings, caller_name, load_settings
+from supervisor.slurm.client import Slurm
+from supervisor.slurm.commands import CommandSlurm, Timeouts
+from supervisor.sweep.circle import Sweep, actor_name
+
+SITE_TEMPLATES = Path("/etc/supervisor/templates")
+
+
+class App:
+    """The objects of one call of ``supervise``."""
+
+    def __init__(
+        self,
+        *,
+        environ: Mapping[str, str] | None = None,
+        flags: Mapping[str, object] | None = None,
+        clock: Clock | None = None,
+        slurm: Slurm | None = None,
+        site_file: Path = SITE_FILE,
+    ) -> None:
+        self.environ = dict(os.environ) if environ is None else dict(environ)
+        self.clock = clock or SystemClock()
+        self._flags = flags or {}
+        self._slurm = slurm
+        self._site_file = site_file
+
+    @cached_property
+    def loaded(self) -> LoadedSettings:
+        """The settings with their origins."""
+        return load_settings(self.environ, flags=self._flags, site_file=self._site_file)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings."""
+        return self.loaded.values
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The ledger, opened and up to date; closed when the command ends."""
+        ledger = Ledger.open(self.settings.ledger, self.clock)
+        context = click.get_current_context(silent=True)
+        if context is not None:
+            context.find_root().call_on_close(ledger.close)
+        for finding in ledger.warnings:
+            click.echo(f"warning: {finding.text}", err=True)
+        return ledger
+
+    @cached_property
+    def slurm(self) -> Slurm:
+        """The cluster."""
+        if self._slurm is not None:
+            return self._slurm
+        read_s = self.settings.slurm.timeout.total_seconds()
+        timeouts = Timeouts(read_s=read_s, change_s=read_s, submit_s=2 * read_s, accounting_s=2 * read_s)
+        return CommandSlurm(
+            self.environ, self.clock, timeouts=timeouts, user=self.settings.slurm.user or None
+        )
+
+    @property
+    def owner(self) -> str:
+        """Whose runs are looked after."""
+        return self.settings.slurm.user or caller_name()
+
+    @property
+    def actor(self) -> str:
+        """host:pid of this process."""
+        return actor_name()
+
+    @cached_property
+    def template_dirs(self) -> tuple[Path, ...]:
+        """Template directories of the user and the site, searched before the bundled one."""
+        return (*map(Path, self.settings.templates), SITE_TEMPLATES)
+
+    @cached_property
+    def signatures(self) -> tuple[Signature, ...]:
+        """The signatures of all packs."""
+        return load_signatures(load_plugins(self.settings.plugins))
+
+    def sweep(self) -> Sweep:
+        """Return a sweep over the owner's runs."""
+        return Sweep(
+            self.ledger,
+            self.slurm,
+            self.clock,
+            policy=self.settings.policy(),
+            signatures=self.signatures,
+            lease=self.settings.sweep.lease,
+            template_dirs=self.template_dirs,
+            owner=self.owner,
+        )
+
+    def find_run(self, text: str) -> Run:
+        """Return the one run that ``text`` names: a number, a name, or a Slurm job id.
+
+        Raises:
+            NothingMatched: if there is none.
+            UsageError: if several match; they are listed.
+        """
+        found = self.ledger.find_runs(text)
+        if not found:
+            raise NothingMatched(
+                f"no run {text!r} in {self.settings.ledger}; supervise status --all lists them"
+            )
+        if len(found) > 1:
+            listed = ", ".join(f"{run.id} ({run.name}, {run.state})" for run in found)
+            raise UsageError(f"{text!r} names several runs: {listed}; say the number")
+        return found[0]
+
+
+pass_app = click.make_pass_decorator(App)

@@ -1,0 +1,1 @@
+"""The words of the project as frozen values; knows nothing of any other room."""
