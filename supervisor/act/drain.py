@@ -42,12 +42,11 @@ class Drainer:
         The node is read just before, since ``scontrol update`` overwrites without comparing, and after,
         since its return code says little (a partial success returns 1, 22.05).
         """
-        if action.node is None:
-            return self._settle(action, ActionState.REFUSED, "the action names no node")
         row = self._read(action.node)
         if row is None:
             return f"{action.node} could not be read; its drain stays open"
         if row.drained and row.reason == action.payload:
+            self._record(action, row)
             return self._settle(action, ActionState.APPLIED, f"{row.name} is drained")
         if not is_free_to_drain(row):
             state = "+".join([row.base, *sorted(row.flags)])
@@ -57,8 +56,12 @@ class Drainer:
             self.ledger.settle_action(action.id, ActionState.UNKNOWN, "the process that acted on it is gone")
         if not self.ledger.start_action(action.id, self.actor):
             return f"somebody else is draining {row.name}"
+        return self._change(action, row)
+
+    def _change(self, action: Action, row: NodeRow) -> str:
         match self.slurm.drain(row.name, action.payload):
             case Applied():
+                self._record(action, self._read(row.name))
                 return self._finish(action, ActionState.APPLIED, f"{row.name} is drained")
             case Refused() as refusal:
                 text = f"Slurm refused to drain {row.name}: {refusal.message}"
@@ -74,15 +77,26 @@ class Drainer:
 
     def _finish(self, action: Action, state: ActionState, text: str) -> str:
         node = action.node
-        if state is ActionState.APPLIED and node is not None:
-            self.ledger.record_drain(node, self.cluster, action.payload, self.now, run_id=action.run_id)
         if state is ActionState.REFUSED:
             request = f"an admin is asked to drain {node}: {action.payload}"
             self.ledger.append_event("drain_requested", request, run_id=action.run_id, node=node)
         self.ledger.settle_action(action.id, state, text)
         return text
 
-    def _read(self, node: NodeName) -> NodeRow | None:
+    def _record(self, action: Action, row: NodeRow | None) -> None:
+        """Store the drain as Slurm shows it: an undrain must find reason, time and user unchanged (P4)."""
+        if row is None or row.reason != action.payload:
+            return
+        self.ledger.record_drain(
+            row.name,
+            self.cluster,
+            action.payload,
+            row.reason_at or self.now,
+            run_id=action.run_id,
+            reason_user=row.reason_user,
+        )
+
+    def _read(self, node: NodeName | None) -> NodeRow | None:
         reading = self.slurm.nodes()
         rows = reading.value if isinstance(reading, Known) else ()
         return next((row for row in rows if row.name == node), None)

@@ -15,7 +15,7 @@ from supervisor.domain.folder import RunFolder
 from supervisor.domain.ids import JobId
 from supervisor.domain.run import Allocation, AllocationState, Run
 from supervisor.domain.submission import SubmissionPlan
-from supervisor.intake.plan import write_files
+from supervisor.intake.files import write_files
 from supervisor.ledger.store import Ledger
 from supervisor.observe.folder import read_claim
 from supervisor.observe.scheduler import find_by_token
@@ -142,7 +142,7 @@ def withdraw(ledger: Ledger, action: Action, allocation: Allocation, *, actor: s
 
 
 def _real(rows: Sequence[JobRow]) -> tuple[JobRow, ...]:
-    """Leave out what a refused sbatch leaves behind: FAILED, with our comment, that never had a node (22.05)."""
+    """Leave out what a refused sbatch leaves behind (22.05): FAILED, with our token, and never a node."""
     return tuple(row for row in rows if not (row.state is JobState.FAILED and not row.nodes))
 
 

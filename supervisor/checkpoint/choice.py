@@ -69,7 +69,8 @@ def choose(
         found = find(directory)
     except OSError as error:
         reason = f"{directory}: {error.strerror or error}"
-        return Choice(chosen=None, skipped=(), unreadable=reason)
+        return Choice(chosen=None, skipped=(), unreadable=reason, is_blind=True)
+    chosen, is_blind = None, False
     for candidate in found:
         if before_step is not None and candidate.step >= before_step:
             skipped.append((candidate, f"not before step {before_step}"))
@@ -77,9 +78,11 @@ def choose(
         checkpoint = verify(candidate.path, skew=skew)
         reason = why_not(checkpoint, ended or {}, margin)
         if not reason:
-            return Choice(chosen=checkpoint, skipped=tuple(skipped))
+            chosen = checkpoint
+            break
         skipped.append((checkpoint, reason))
-    return Choice(chosen=None, skipped=tuple(skipped))
+        is_blind = is_blind or checkpoint.state is CheckpointState.UNKNOWN
+    return Choice(chosen=chosen, skipped=tuple(skipped), is_blind=is_blind)
 
 
 def why_not(checkpoint: Checkpoint, ended: Mapping[int, datetime], margin: timedelta = MARGIN) -> str:

@@ -86,6 +86,8 @@ def _verify_described(path: Path, fd: int, marker: os.stat_result, skew: timedel
         return Verdict(state=state, reasons=(str(error),), committed_at=committed_at)
     faults, size = _check_files(path, description, marker, skew)
     faults = [*description.problems, *faults]
+    if not description.files:
+        faults.append(f"{MARKER} names no file")
     notes = [f"{MARKER} names {name}, which DCP does not write" for name in description.foreign]
     if faults:
         state = CheckpointState.CORRUPT
@@ -93,7 +95,8 @@ def _verify_described(path: Path, fd: int, marker: os.stat_result, skew: timedel
         # torch.load's rule for weights, kept for metadata too: what runs code when loaded is not handed on.
         state = CheckpointState.UNKNOWN
         notes.insert(
-            0, f"loading {MARKER} would call {', '.join(description.called)}: look at it before using it"
+            0,
+            f"loading {MARKER} would call or change {', '.join(description.called)}: look at it first",
         )
     else:
         state = CheckpointState.COMMITTED

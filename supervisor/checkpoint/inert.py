@@ -25,6 +25,9 @@ Key = tuple[str, tuple[int, ...] | None]
 """Name of an item and where its chunk starts in the tensor; None for bytes."""
 
 
+_TOO_LARGE = 1 << 62
+
+
 class Malformed(Exception):
     """The metadata is not what DCP writes."""
 
@@ -71,6 +74,20 @@ class Recorder(type):
         """Note the call that unpickling for real would make."""
         Recorder.called.add(cls.__name__)
         return super().__call__(*args, **options)
+
+
+class Foreign(Inert, metaclass=Recorder):
+    """Stands for what DCP does not write; one subclass for each global.
+
+    Making an instance and filling in its fields is taken for a class of the user's own planner. Adding
+    items is noted like a call: with ``sys.path`` as the global it would change the process that loads.
+    """
+
+    @classmethod
+    def _note(cls, *_args: object) -> None:
+        Recorder.called.add(cls.__name__)
+
+    append = extend = add = __setitem__ = _note
 
 
 class Tensor(Inert):
@@ -131,7 +148,7 @@ class InertUnpickler(pickle.Unpickler):
             else:
                 label = ".".join(key).replace("\0", "?").encode("ascii", "backslashreplace").decode()[:200]
                 self.foreign.add(label)
-                self._made[key] = Recorder(label, (Inert,), {})
+                self._made[key] = Recorder(label, (Foreign,), {})
         return self._made[key]
 
     def persistent_load(self, pid: object) -> None:
@@ -157,11 +174,16 @@ def describe(data: bytes) -> dict[str, Any]:
         raise Malformed("lacks state_dict_metadata or storage_data")
     problems: list[str] = []
     described = set(_describe_items(tensors, problems))
-    stored, files = _read_storage(storage)
-    problems += _compare(described, stored)
+    num_items = len(described)
+    files, extra = _match_storage(storage, described)
+    # A failed writer thread leaves described chunks without a storage entry (torch 2.13, pytorch#191391).
+    for left, text in ((described, "described but stored nowhere"), (extra, "stored but not described")):
+        if left:
+            first = min(left, key=repr)[0]
+            problems.append(f"{len(left)} of {num_items} chunks {text}, e.g. of {first[:200]}")
     return {
         "files": files,
-        "num_items": len(described),
+        "num_items": num_items,
         "problems": problems[:20],
         "foreign": sorted(unpickler.foreign)[:20],
         "called": sorted(Recorder.called)[:20],
@@ -189,9 +211,10 @@ def _describe_items(tensors: dict[Any, Any], problems: list[str]) -> Iterator[Ke
             problems.append(f"{name[:200]}: its chunks hold {num_elements} of {expected} elements")
 
 
-def _read_storage(storage: dict[Any, Any]) -> tuple[set[Key], dict[str, int]]:
-    stored: set[Key] = set()
+def _match_storage(storage: dict[Any, Any], described: set[Key]) -> tuple[dict[str, int], set[Key]]:
+    """Take what is stored out of ``described``; return the bytes needed by file, and the stored rest."""
     files: dict[str, int] = {}
+    extra: set[Key] = set()
     for index, info in storage.items():
         if type(index) is not Index or type(info) is not StorageInfo:
             raise Malformed("a storage entry is of another kind")
@@ -207,30 +230,24 @@ def _read_storage(storage: dict[Any, Any]) -> tuple[set[Key], dict[str, int]]:
             raise Malformed("a storage entry lacks its name or place")
         if start < 0 or length < 0:
             raise Malformed(f"{path[:200]}: an entry lies at a negative place")
-        stored.add((name, None if offset is None else _ints(offset, name)))
-        files[path] = max(files.get(path, 0), start + length)
-    return stored, files
-
-
-def _compare(described: set[Key], stored: set[Key]) -> list[str]:
-    """A failed writer thread leaves described chunks without a storage entry (torch 2.13, pytorch#191391)."""
-    problems = []
-    for missing, text in (
-        (described - stored, "described but stored nowhere"),
-        (stored - described, "stored but not described"),
-    ):
-        if missing:
-            first = min(missing, key=repr)[0]
-            problems.append(f"{len(missing)} of {len(described)} chunks {text}, e.g. of {first[:200]}")
-    return problems
+        item = (name, None if offset is None else _ints(offset, name))
+        if item in described:
+            described.remove(item)
+        else:
+            extra.add(item)
+        if start + length > files.get(path, -1):
+            files[path] = start + length
+    return files, extra
 
 
 def _ints(value: object, name: str) -> tuple[int, ...]:
-    if type(value) is not tuple or len(value) > 64:
-        raise Malformed(f"{name[:200]}: a size or offset is no list of numbers")
-    if not all(type(item) is int and 0 <= item < 1 << 62 for item in value):
-        raise Malformed(f"{name[:200]}: a size or offset is no list of numbers")
-    return value
+    if type(value) is tuple and len(value) <= 64:
+        for item in value:
+            if type(item) is not int or not 0 <= item < _TOO_LARGE:
+                break
+        else:
+            return value
+    raise Malformed(f"{name[:200]}: a size or offset is no list of numbers")
 
 
 def _set_limits(max_memory: int, max_cpu_seconds: int) -> None:

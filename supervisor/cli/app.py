@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 import click
+from pluggy import PluginManager
 
 from supervisor.clock import Clock, SystemClock
 from supervisor.domain.run import Run
@@ -87,9 +88,19 @@ class App:
         return (*map(Path, self.settings.templates), SITE_TEMPLATES)
 
     @cached_property
+    def plugins(self) -> PluginManager:
+        """The bundled plugins, the site's and the user's."""
+        return load_plugins(self.settings.plugins)
+
+    @cached_property
     def signatures(self) -> tuple[Signature, ...]:
         """The signatures of all packs."""
-        return load_signatures(load_plugins(self.settings.plugins))
+        return load_signatures(self.plugins)
+
+    def notify(self, target: str, subject: str, body: str) -> bool | None:
+        """Deliver news through the first plugin that knows the target."""
+        found: bool | None = self.plugins.hook.supervise_notify(target=target, subject=subject, body=body)
+        return found
 
     def sweep(self) -> Sweep:
         """Return a sweep over the owner's runs."""
@@ -102,6 +113,8 @@ class App:
             lease=self.settings.sweep.lease,
             template_dirs=self.template_dirs,
             owner=self.owner,
+            notify=self.notify,
+            notify_targets=self.settings.notify,
         )
 
     def find_run(self, text: str) -> Run:

@@ -54,6 +54,11 @@ def supervise(ctx: click.Context, ledger: str | None, verbose: int) -> None:
     """Keep distributed trainings alive on Slurm: submit, watch over, recover, explain."""
     level = [logging.WARNING, logging.INFO, logging.DEBUG][min(verbose, 2)]
     structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            # No local variables in tracebacks: they may hold the user's environment.
+            structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+        ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -105,7 +106,7 @@ def _print_table(columns: Sequence[Column], cells: list[list[str]], *, noheader:
 
 
 def _is_terminal() -> bool:
-    return click.get_text_stream("stdout").isatty()
+    return sys.stdout.isatty()
 
 
 def _plain(value: object) -> object:

@@ -13,8 +13,11 @@ from supervisor.decide.fit import first_size
 from supervisor.domain.action import ActionState
 from supervisor.domain.facts import Doubt, Refused, StartBid
 from supervisor.errors import SlurmRejected, SlurmUnavailable, UsageError
-from supervisor.intake.plan import describe, write_files
-from supervisor.intake.source import json_schema, load_spec, parse_passthrough, starter
+from supervisor.intake.files import write_files
+from supervisor.intake.passthrough import parse_passthrough
+from supervisor.intake.plan import describe
+from supervisor.intake.source import load_spec
+from supervisor.intake.starter import json_schema, starter
 from supervisor.sweep.begin import Beginning, ask_start, begin_run, check_cluster, plan_beginning
 
 _FLAGS = {
@@ -59,6 +62,7 @@ def _slurm_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 @pass_app
 def submit(
     app: App,
+    /,
     job_file: Path,
     sbatch_options: tuple[str, ...],
     *,

@@ -10,7 +10,6 @@ from supervisor.domain.policy import Policy
 from supervisor.domain.run import Allocation, Run, RunState
 from supervisor.domain.spec import JobSpec
 
-
 LOST_RULE = "lost"
 
 

@@ -30,8 +30,14 @@ _SLURM_CLASSES = {
 
 _EXIT_CLASSES = {
     EXIT_STOPPED: (FailureClass.TIME_LIMIT, "the training saved and stopped early because it was asked to"),
-    EXIT_REQUEUED: (FailureClass.PREEMPTED, "Slurm requeued the job in spite of --no-requeue; it stood aside"),
-    EXIT_CLAIM_LOST: (FailureClass.SCHEDULER, "another job holds this allocation's claim, so it did not train"),
+    EXIT_REQUEUED: (
+        FailureClass.PREEMPTED,
+        "Slurm requeued the job in spite of --no-requeue; it stood aside",
+    ),
+    EXIT_CLAIM_LOST: (
+        FailureClass.SCHEDULER,
+        "another job holds this allocation's claim, so it did not train",
+    ),
 }
 
 

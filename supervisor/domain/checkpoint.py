@@ -54,8 +54,5 @@ class Choice:
     """Newest first, each with its reason."""
     unreadable: str = ""
     """Why the directory could not be looked at; "" when it was read, or does not exist."""
-
-    @property
-    def is_blind(self) -> bool:
-        """Something newer than the chosen one could not be judged, so a later look may choose better."""
-        return bool(self.unreadable) or any(item.state is CheckpointState.UNKNOWN for item, _ in self.skipped)
+    is_blind: bool = False
+    """The directory, or a save newer than the chosen one, could not be judged; a later look may see more."""

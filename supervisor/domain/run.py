@@ -52,6 +52,7 @@ RUN_TRANSITIONS: dict[RunState, frozenset[RunState]] = {
     RunState.RECOVERING: frozenset(
         {
             RunState.QUEUED,
+            RunState.RUNNING,  # the sweep that submitted was killed before it could say so
             RunState.WAITING,
             RunState.HELD,
             RunState.CANCELLING,

@@ -8,9 +8,18 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from supervisor.domain.failure import FailureClass
+from supervisor.domain.ids import find_token
 from supervisor.domain.nodeset import unfold
 from supervisor.domain.units import parse_duration, parse_memory, parse_slurm_time
 
@@ -21,14 +30,23 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 OWNED_OPTIONS = {
     "array": "a run is one job; submit several job files instead",
     "chdir": "write slurm.chdir",
+    "clusters": "a run is supervised on the cluster whose slurm.conf is in use",
     "comment": "write slurm.comment",
     "error": "logs are kept per allocation in the run folder",
     "exclude": "write slurm.exclude",
+    "export": "write launch.env; the environment of the first submission is kept for all",
+    "export-file": "write launch.env; the environment of the first submission is kept for all",
+    "get-user-env": "write launch.setup; the environment of the first submission is kept for all",
+    "gid": "a run is its submitter's",
+    "help": "see man sbatch",
     "job-name": "write name",
     "kill-on-invalid-dep": "the supervisor decides when a run ends",
     "no-kill": "the supervisor decides what happens when a node is lost",
+    "nodefile": "a fixed list leaves no way round a bad node; write slurm.exclude or slurm.constraint",
+    "nodelist": "a fixed list leaves no way round a bad node; write slurm.exclude or slurm.constraint",
     "no-requeue": "the supervisor always submits with --no-requeue",
     "nodes": "write nodes.min and nodes.want",
+    "ntasks": "write launch.procs_per_node; the number of ranks follows the number of nodes",
     "open-mode": "the supervisor always appends",
     "output": "logs are kept per allocation in the run folder",
     "parsable": "use supervise submit --parsable",
@@ -37,6 +55,9 @@ OWNED_OPTIONS = {
     "signal": "write launch.signal and launch.signal_before",
     "test-only": "use supervise submit --test-only",
     "time": "write slurm.time",
+    "uid": "a run is its submitter's",
+    "usage": "see man sbatch",
+    "version": "say sbatch --version",
     "wait": "use supervise submit --wait",
     "wrap": "write launch.command",
 }
@@ -51,7 +72,20 @@ def _no_control_characters(text: str) -> str:
 
 def _as_text(value: Any) -> Any:
     """Take numbers where a text is meant: ``time: 90`` and ``mem: 512`` are what people write."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _no_bool(value: Any) -> Any:
+    """Keep ``min: true`` from being read as 1."""
+    if isinstance(value, bool):
+        raise ValueError("must be a whole number, not true or false")
+    return value
+
+
+def _no_nul(text: str) -> str:
+    if "\x00" in text:
+        raise ValueError("must not hold a NUL character")
+    return text
 
 
 def _check_time(text: str) -> str:
@@ -69,10 +103,45 @@ def _check_duration(text: str) -> str:
     return text
 
 
-Line = Annotated[str, Field(min_length=1, max_length=200), BeforeValidator(_as_text)]
-SlurmTime = Annotated[str, BeforeValidator(_as_text)]
-Memory = Annotated[str, BeforeValidator(_as_text)]
-Duration = Annotated[str, BeforeValidator(_as_text)]
+def _check_option(name: str) -> str:
+    """Refuse under slurm.extra what has its own place, and what no option of sbatch can be."""
+    if not _OPTION_NAME.match(name):
+        raise ValueError(f"{name!r} is not a long sbatch option name such as mail-type")
+    if name in OWNED_OPTIONS:
+        raise ValueError(f"--{name} belongs to the supervisor: {OWNED_OPTIONS[name]}")
+    field = name.replace("-", "_")
+    if field in SlurmOptions.model_fields:
+        raise ValueError(f"write slurm.{field} instead of slurm.extra.{name}")
+    # sbatch takes any unique beginning of a long option: --requ is --requeue.
+    taken = {*OWNED_OPTIONS, *(known.replace("_", "-") for known in SlurmOptions.model_fields)}
+    if any(known.startswith(name) for known in taken):
+        raise ValueError(f"{name!r} is an abbreviation; write the full name of the sbatch option")
+    return name
+
+
+def _check_env_name(name: str) -> str:
+    if not _ENV_NAME.match(name):
+        raise ValueError(f"{name!r} is not a name of an environment variable")
+    if name.startswith(("SUPERVISE_", "SLURM_")):
+        raise ValueError(f"{name} is set by the supervisor or by Slurm")
+    if name in _READ_ONLY:
+        raise ValueError(f"{name} cannot be set in a bash script")
+    return name
+
+
+_AsText = BeforeValidator(_as_text, json_schema_input_type=str | int | float)
+# An argument or a variable has at most 128 KiB (MAX_ARG_STRLEN of Linux); a character at most 4 bytes.
+_MAX_ARGUMENT = 30_000
+_READ_ONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
+
+Line = Annotated[str, Field(min_length=1, max_length=200), _AsText]
+SlurmTime = Annotated[str, _AsText]
+Memory = Annotated[str, _AsText]
+Duration = Annotated[str, _AsText]
+WholeNumber = Annotated[int, BeforeValidator(_no_bool)]
+OptionName = Annotated[str, AfterValidator(_check_option)]
+EnvName = Annotated[str, AfterValidator(_check_env_name)]
+EnvValue = Annotated[str, Field(max_length=_MAX_ARGUMENT), AfterValidator(_no_nul), _AsText]
 
 
 class _Part(BaseModel):
@@ -82,12 +151,12 @@ class _Part(BaseModel):
 class Nodes(_Part):
     """How many nodes the training can use."""
 
-    min: int = Field(ge=1, le=100_000, description="Smallest number of nodes that still makes sense.")
-    want: int = Field(ge=1, le=100_000, description="Number of nodes when all is well.")
-    step: int = Field(
+    min: WholeNumber = Field(ge=1, le=100_000, description="Smallest number of nodes that still makes sense.")
+    want: WholeNumber = Field(ge=1, le=100_000, description="Number of nodes when all is well.")
+    step: WholeNumber = Field(
         1, ge=1, description="Sizes go down from want by this many nodes (for example a pipeline)."
     )
-    spares: int = Field(0, ge=0, description="Nodes asked for on top, used when one fails.")
+    spares: WholeNumber = Field(0, ge=0, description="Nodes asked for on top, used when one fails.")
 
     @model_validator(mode="before")
     @classmethod
@@ -123,8 +192,10 @@ class SlurmOptions(_Part):
     )
     gpus_per_node: Line | None = Field(None, description="GPUs on each node, for example 8 or a100:8.")
     gres: Line | None = Field(None, description="Generic resources per node, for example gpu:8.")
-    cpus_per_task: int | None = Field(None, ge=1)
-    ntasks_per_node: int | None = Field(None, ge=1, description="Ranks per node for the srun template.")
+    cpus_per_task: WholeNumber | None = Field(None, ge=1)
+    ntasks_per_node: WholeNumber | None = Field(
+        None, ge=1, description="Ranks per node for the srun template."
+    )
     mem: Memory | None = Field(None, description="Memory per node; a bare number is MiB, 0 is all of it.")
     constraint: Line | None = Field(None, description="Node features that are required.")
     reservation: Line | None = None
@@ -134,7 +205,7 @@ class SlurmOptions(_Part):
         None, max_length=1000, description="Kept; the supervisor adds its mark to it."
     )
     chdir: str | None = Field(None, description="Working directory; the run folder is made in it.")
-    extra: dict[str, str | int | bool] = Field(
+    extra: dict[OptionName, str | int | bool] = Field(
         default_factory=dict,
         description="Any other sbatch option by its long name, for example mail-type: END.",
     )
@@ -166,15 +237,24 @@ class SlurmOptions(_Part):
 
     @field_validator("extra")
     @classmethod
-    def _known_owner(cls, extra: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
-        for name in extra:
-            if not _OPTION_NAME.match(name):
-                raise ValueError(f"{name!r} is not a long sbatch option name such as mail-type")
-            if name in OWNED_OPTIONS:
-                raise ValueError(f"--{name} belongs to the supervisor: {OWNED_OPTIONS[name]}")
-            if name.replace("-", "_") in cls.model_fields:
-                raise ValueError(f"write slurm.{name.replace('-', '_')} instead of slurm.extra.{name}")
+    def _extra_values(cls, extra: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
+        for name, value in extra.items():
+            if isinstance(value, str) and _CONTROL.search(value):
+                raise ValueError(f"{name} must not hold line breaks or control characters")
         return extra
+
+    @field_validator("comment")
+    @classmethod
+    def _room_for_our_mark(cls, text: str | None) -> str | None:
+        if text is None:
+            return text
+        _no_nul(text)
+        if find_token(text) is not None:
+            raise ValueError("must not hold a mark of the supervisor (supervise:...)")
+        # slurmctld takes 1024 bytes, ours included (22.05 refuses the job above that).
+        if len(text.encode("utf-8", "surrogatepass")) > 990:
+            raise ValueError("must have at most 990 bytes")
+        return text
 
 
 class StopSignal(StrEnum):
@@ -191,11 +271,15 @@ class Launch(_Part):
 
     template: Line = Field("torchrun", description="torchrun, srun, or a template of the site or of yours.")
     command: str = Field(
-        min_length=1, description="What a shell on the node runs; under torchrun once per rank."
+        min_length=1,
+        max_length=_MAX_ARGUMENT,
+        description="What a shell on the node runs; under torchrun once per rank.",
     )
     setup: str = Field("", description="Shell lines that run first on every node, such as module load.")
-    env: dict[str, Annotated[str, BeforeValidator(_as_text)]] = Field(default_factory=dict)
-    procs_per_node: int | None = Field(
+    env: dict[EnvName, EnvValue] = Field(
+        default_factory=dict, description="Environment variables of the training."
+    )
+    procs_per_node: WholeNumber | None = Field(
         None,
         ge=1,
         description="Ranks per node; otherwise the number of GPUs per node, ntasks_per_node, or 1.",
@@ -205,26 +289,15 @@ class Launch(_Part):
     )
     signal_before: Duration = Field("2m", description="How long ahead of the time limit.")
 
-    _before = field_validator("signal_before")(_check_duration)
+    _texts = field_validator("command", "setup")(_no_nul)
 
-    @field_validator("command", "setup")
+    @field_validator("signal_before")
     @classmethod
-    def _no_nul(cls, text: str) -> str:
-        if "\x00" in text:
-            raise ValueError("must not hold a NUL character")
+    def _signal_in_time(cls, text: str) -> str:
+        # sbatch(1) --signal: the time must have an integer value between 0 and 65535.
+        if parse_duration(text).total_seconds() > 65535:
+            raise ValueError("must be at most 65535 seconds (18 hours)")
         return text
-
-    @field_validator("env")
-    @classmethod
-    def _env_names(cls, env: dict[str, str]) -> dict[str, str]:
-        for name, value in env.items():
-            if not _ENV_NAME.match(name):
-                raise ValueError(f"{name!r} is not a name of an environment variable")
-            if name.startswith(("SUPERVISE_", "SLURM_")):
-                raise ValueError(f"{name} is set by the supervisor or by Slurm")
-            if "\x00" in value:
-                raise ValueError(f"{name} must not hold a NUL character")
-        return env
 
 
 class Batch(_Part):
@@ -232,8 +305,10 @@ class Batch(_Part):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
-    global_: int = Field(alias="global", ge=1, description="Samples per optimizer step over all ranks.")
-    micro: int | None = Field(None, ge=1, description="Samples per rank and forward pass.")
+    global_: WholeNumber = Field(
+        alias="global", ge=1, description="Samples per optimizer step over all ranks."
+    )
+    micro: WholeNumber | None = Field(None, ge=1, description="Samples per rank and forward pass.")
 
 
 class CheckpointSpec(_Part):
@@ -241,7 +316,9 @@ class CheckpointSpec(_Part):
 
     dir: str = Field(min_length=1, description="Directory with one sub-directory per save.")
     format: Literal["auto", "dcp"] = "auto"
-    keep: int = Field(0, ge=0, description="How many to keep when pruning; 0 leaves pruning to the training.")
+    keep: WholeNumber = Field(
+        0, ge=0, description="How many to keep when pruning; 0 leaves pruning to the training."
+    )
 
     _line = field_validator("dir")(_no_control_characters)
 
@@ -272,7 +349,7 @@ class Recovery(_Part):
     """What may be done when an attempt fails."""
 
     ladder: tuple[Rung, ...] = (Rung.RESUBMIT,)
-    budgets: dict[FailureClass, Annotated[int, Field(ge=0)]] = Field(
+    budgets: dict[FailureClass, Annotated[WholeNumber, Field(ge=0)]] = Field(
         default_factory=dict, description="Retries per failure class; only progress refills them."
     )
 
@@ -280,8 +357,12 @@ class Recovery(_Part):
 class DoneWhen(_Part):
     """What must be true for the run to be finished, besides exit code 0."""
 
-    file: str | None = Field(None, description="A file that exists when the training is finished.")
-    step: int | None = Field(None, ge=1, description="A step that was reached.")
+    file: str | None = Field(
+        None, min_length=1, description="A file that exists when the training is finished."
+    )
+    step: WholeNumber | None = Field(None, ge=1, description="A step that was reached.")
+
+    _line = field_validator("file")(lambda text: text if text is None else _no_control_characters(text))
 
 
 class JobSpec(_Part):

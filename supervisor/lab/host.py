@@ -107,6 +107,8 @@ def run(
             errors="replace",
             timeout=timeout_s,
             check=False,
+            # mariadb-install-db carries the lab's marker, and so must not be found in a person's session.
+            start_new_session=True,
         )
     except subprocess.TimeoutExpired:
         raise LabError(f"lab: {' '.join(argv)} gave no answer within {timeout_s:g} s") from None

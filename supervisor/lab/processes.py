@@ -3,8 +3,8 @@
 A pid proves nothing: pids are recycled (pid_max is 32768 on many machines). A process is a lab's when its
 environment carries the lab's marker, which only the lab's daemons get and slurmstepd inherits; when it is a
 task that Slurm started for the lab (SLURM_CONF of the lab and SLURMD_NODENAME); or when it descends from
-such a one or shares its session (daemons and steps lead sessions of their own, and the kernel gives no
-session's number away while a member lives). Signals go through a pidfd, and the start time is compared
+such a one or shares the session of a step (the kernel gives no session's number away while a member
+lives). Signals go through a pidfd, and the start time is compared
 after it is open, so that a pid that changes hands in between is never hit (pidfd_open(2); start time:
 proc(5), field 22 of stat).
 """
@@ -91,20 +91,40 @@ class Ownership:
             for process in everything
             if self.claims(process) and (node is None or node_of(process) == node)
         }
-        kin: dict[tuple[str, int], list[Process]] = {}
-        for process in everything:
-            kin.setdefault(("parent", process.parent), []).append(process)
-            kin.setdefault(("session", process.session), []).append(process)
-        pending = list(owned.values())
-        while pending:
-            process = pending.pop()
-            for other in (*kin.get(("parent", process.key.pid), ()), *kin[("session", process.session)]):
-                if other.key.pid not in owned:
-                    owned[other.key.pid] = other
-                    pending.append(other)
+        _add_step_mates(owned, everything)
+        _add_descendants(owned, everything)
         # A command that runs inside a job of the lab must not stop itself half-way.
         owned.pop(os.getpid(), None)
         return list(owned.values())
+
+
+def _add_step_mates(owned: dict[int, Process], everything: Iterable[Process]) -> None:
+    """Add what shares a session with a step: a task's orphan that wiped its environment.
+
+    A session may be a person's terminal, so only those count whose processes play a node, whose leader is
+    ours or has ended (slurmstepd's has), and in which we do not run ourselves.
+    """
+    living = {process.key.pid for process in everything}
+    sessions = {
+        process.session
+        for process in owned.values()
+        if node_of(process) is not None and (process.session in owned or process.session not in living)
+    } - {os.getsid(0)}
+    for process in everything:
+        if process.session in sessions:
+            owned.setdefault(process.key.pid, process)
+
+
+def _add_descendants(owned: dict[int, Process], everything: Iterable[Process]) -> None:
+    children: dict[int, list[Process]] = {}
+    for process in everything:
+        children.setdefault(process.parent, []).append(process)
+    pending = list(owned)
+    while pending:
+        for child in children.get(pending.pop(), ()):
+            if child.key.pid not in owned:
+                owned[child.key.pid] = child
+                pending.append(child.key.pid)
 
 
 def node_of(process: Process) -> str | None:

@@ -80,9 +80,7 @@ class Located:
     why: str
 
 
-def locate(
-    allocation: Allocation, *, view: ClusterView, slurm: Slurm, marker: ExitMarker | None
-) -> Located:
+def locate(allocation: Allocation, *, view: ClusterView, slurm: Slurm, marker: ExitMarker | None) -> Located:
     """Look an allocation's job up, source by source, until one knows it.
 
     Args:

@@ -7,10 +7,10 @@ from datetime import datetime
 from pathlib import Path
 
 from supervisor.act.cancellation import cancel
-from supervisor.act.drain import plan_drain
+from supervisor.act.drain import Drainer, plan_drain
 from supervisor.act.submission import Submitted, submit
 from supervisor.decide.next import LOST_RULE
-from supervisor.domain.action import Action, ActionState
+from supervisor.domain.action import OPEN_ACTIONS, Action, ActionState
 from supervisor.domain.decision import Diagnosis, Evidence, NodeMeasure, Verdict
 from supervisor.domain.evidence import Phase, Sighting
 from supervisor.domain.failure import FailureClass
@@ -52,6 +52,12 @@ class Hands:
     cluster: str
     now: datetime
 
+    def drainer(self) -> Drainer:
+        """Return what drains nodes."""
+        return Drainer(
+            ledger=self.ledger, slurm=self.slurm, cluster=self.cluster, actor=self.actor, now=self.now
+        )
+
 
 def apply_plan(plan: RunPlan, hands: Hands) -> tuple[str, ...]:
     """Carry out ``plan`` and return sentences about what happened beyond it."""
@@ -60,11 +66,10 @@ def apply_plan(plan: RunPlan, hands: Hands) -> tuple[str, ...]:
         return ()
     if verdict is Verdict.KEEP:
         return _keep(plan, hands)
-    if plan.sighting is not None:
-        _judge(plan, plan.sighting, hands)
+    isolated = _judge(plan, plan.sighting, hands) if plan.sighting is not None else ()
     if verdict is Verdict.RESUBMIT:
-        return _resubmit(plan, hands)
-    return _close(plan, hands)
+        return (*isolated, *_resubmit(plan, hands))
+    return (*isolated, *_close(plan, hands))
 
 
 def request_for(run: Run, spec: JobSpec, allocation: Allocation, payload: str) -> AllocationRequest:
@@ -180,12 +185,14 @@ def _record_sighting(allocation: Allocation, sighting: Sighting, hands: Hands) -
     hands.ledger.record_facts(allocation.run_id, allocation.no, **facts)
 
 
-def _judge(plan: RunPlan, sighting: Sighting, hands: Hands) -> None:
-    """Write down the end of an allocation and everything that follows for nodes, then close it.
+def _judge(plan: RunPlan, sighting: Sighting, hands: Hands) -> tuple[str, ...]:
+    """Write down the end of an allocation and what follows for nodes, close it, then drain.
 
     The order matters: diagnosis, avoids and drain intents come before the allocation is ENDED. A crash in
-    between makes the next sweep judge it again, and all of these can be written twice without harm.
+    between makes the next sweep judge it again, and all of these can be written twice without harm. Returns
+    sentences about the drains.
     """
+    drains: list[Action] = []
     allocation, ledger = plan.allocation, hands.ledger
     if plan.diagnosis is not None:
         ledger.append_event(
@@ -198,7 +205,9 @@ def _judge(plan: RunPlan, sighting: Sighting, hands: Hands) -> None:
     for item in plan.decision.nodes:
         ledger.avoid(item.node, run_id=None, until=item.avoid_until, reason=item.reason)
         if item.measure is NodeMeasure.DRAIN:
-            plan_drain(ledger, item, cluster=hands.cluster, run_id=plan.run.id, no=allocation.no)
+            drains.append(
+                plan_drain(ledger, item, cluster=hands.cluster, run_id=plan.run.id, no=allocation.no)
+            )
         elif item.measure is NodeMeasure.REQUEST:
             ledger.append_event("drain_requested", item.reason, run_id=plan.run.id, node=item.node)
     _record_sighting(allocation, sighting, hands)
@@ -217,6 +226,9 @@ def _judge(plan: RunPlan, sighting: Sighting, hands: Hands) -> None:
         exit_signal=job.exit_signal if job else None,
         failure_class=plan.diagnosis.failure_class if plan.diagnosis else None,
     )
+    # The node is isolated before the run goes on; a drain that is cut short here is taken up by any sweep.
+    drainer = hands.drainer()
+    return tuple(drainer.drain(action) for action in drains if action.state in OPEN_ACTIONS)
 
 
 def _resubmit(plan: RunPlan, hands: Hands) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Begins a run: checks it against the cluster, stores it with its intent, and submits its first allocation."""
+"""Begins a run: checks it against the cluster, stores it with its intent, submits its first allocation."""
 
 import json
 import os
@@ -10,6 +10,7 @@ from supervisor.act.submission import Submitted, submit
 from supervisor.checkpoint.choice import choose
 from supervisor.decide.fit import find_misfits
 from supervisor.domain.action import ActionState
+from supervisor.domain.checkpoint import Checkpoint
 from supervisor.domain.facts import BidOutcome, Known, PartitionRow
 from supervisor.domain.folder import RunFolder, run_folder
 from supervisor.domain.ids import AllocationNo
@@ -17,7 +18,8 @@ from supervisor.domain.run import FINISHED_RUNS, Run, RunState
 from supervisor.domain.spec import JobSpec
 from supervisor.domain.submission import AllocationRequest, SubmissionPlan
 from supervisor.errors import PolicyRefusal, SlurmUnavailable, SpecError, SupervisorError
-from supervisor.intake.plan import plan_submission, write_private_file
+from supervisor.intake.files import write_private_file
+from supervisor.intake.plan import plan_submission
 from supervisor.ledger.rows import NewAllocation
 from supervisor.ledger.store import Ledger
 from supervisor.slurm.client import Slurm
@@ -53,7 +55,7 @@ def plan_beginning(
     chdir = cwd / (spec.slurm.chdir or "")
     token = new_token()
     uid = str(token)[:8]
-    newest = choose(chdir / spec.checkpoint.dir, ended={}).chosen if spec.checkpoint else None
+    newest = _newest_checkpoint(chdir / spec.checkpoint.dir) if spec.checkpoint else None
     request = AllocationRequest(
         run_id=None,
         uid=uid,
@@ -160,6 +162,18 @@ def write_environment(folder: RunFolder, environ: Mapping[str, str]) -> None:
     write_private_file(folder.environment(), data)
 
 
+def _newest_checkpoint(directory: Path) -> Checkpoint | None:
+    """Return what an earlier training left, so that a job file that is submitted again goes on from there."""
+    choice = choose(directory)
+    if choice.chosen is None and choice.is_blind:
+        reasons = choice.unreadable or "; ".join(reason for _, reason in choice.skipped)
+        raise SupervisorError(
+            f"checkpoint.dir: what is in {directory} cannot be judged ({reasons}); step 0 might be wrong. "
+            "Mend it or name another directory"
+        )
+    return choice.chosen
+
+
 def _refuse_shared_checkpoints(request: AllocationRequest, ledger: Ledger) -> None:
     if request.spec.checkpoint is None:
         return
@@ -170,7 +184,7 @@ def _refuse_shared_checkpoints(request: AllocationRequest, ledger: Ledger) -> No
         spec = JobSpec.model_validate_json(other.spec_json)
         if spec.checkpoint and other.folder.parent.parent / spec.checkpoint.dir == mine:
             raise PolicyRefusal(
-                f"checkpoint.dir: run {other.id} ({other.name}, {other.state}) saves to {mine} already; two runs "
-                f"would mix their checkpoints. Cancel it (supervise cancel {other.id}), use another directory, "
-                "or add --force"
+                f"checkpoint.dir: run {other.id} ({other.name}, {other.state}) saves to {mine} already; "
+                f"two runs would mix their checkpoints. Cancel it (supervise cancel {other.id}), use another "
+                "directory, or add --force"
             )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import structlog
 
-from supervisor.act.drain import Drainer
+from supervisor.act.news import Notify, tell
 from supervisor.act.submission import settle, withdraw
 from supervisor.clock import Clock
 from supervisor.decide.nodes import DrainCount
@@ -95,6 +95,8 @@ class Sweep:
         template_dirs: Iterable[Path] = (),
         owner: str | None = None,
         actor: str | None = None,
+        notify: Notify | None = None,
+        notify_targets: tuple[str, ...] = (),
     ) -> None:
         self._ledger = ledger
         self._slurm = slurm
@@ -106,6 +108,8 @@ class Sweep:
         self._owner = owner
         self._actor = actor or actor_name()
         self._under_way = False
+        self._notify = notify
+        self._notify_targets = notify_targets
 
     def run(self, *, dry_run: bool = False) -> SweepReport:
         """Make one pass; with ``dry_run`` only say what it would do."""
@@ -151,7 +155,7 @@ class Sweep:
         return f"{lease.holder} sweeps since {lease.acquired_at:%H:%M:%S} UTC" if lease else "another sweep"
 
     def _one_run(self, run: Run, view: ClusterView, *, dry_run: bool) -> list[str]:
-        """Plan and carry out one run; whatever goes wrong with it does not keep the others from their turn."""
+        """Plan and carry out one run; whatever goes wrong with it, the others have their turn."""
         try:
             plan = self._plan(run, view)
             if plan is None:
@@ -160,10 +164,27 @@ class Sweep:
             lines = [describe(plan)]
             if not dry_run:
                 lines.extend(f"  {text}" for text in apply_plan(plan, self._hands(run)))
+                lines.extend(f"  {text}" for text in self._tell(plan))
             return lines
         except SupervisorError as error:
-            log.warning("run_failed", run=run.id, error=str(error))
             return [f"run {run.id} {run.name}: error: {error}"]
+        except Exception as error:
+            log.exception("bug", run=run.id)
+            what = f"{type(error).__name__}: {error}"
+            return [f"run {run.id} {run.name}: error: please report this as a bug: {what}"]
+
+    def _tell(self, plan: RunPlan) -> tuple[str, ...]:
+        targets = tuple(dict.fromkeys((*plan.spec.notify, *self._notify_targets)))
+        if self._notify is None or not targets:
+            return ()
+        return tell(
+            self._ledger,
+            self._notify,
+            run=plan.run,
+            decision=plan.decision,
+            targets=targets,
+            actor=self._actor,
+        )
 
     def _plan(self, run: Run, view: ClusterView) -> RunPlan | None:
         history = self._ledger.allocations(run.id)
@@ -240,14 +261,8 @@ class Sweep:
         for action in self._ledger.open_actions([ActionKind.DRAIN]):
             if action.run_id is None:
                 continue
-            drainer = Drainer(
-                ledger=self._ledger,
-                slurm=self._slurm,
-                cluster=self._ledger.run(action.run_id).cluster,
-                actor=self._actor,
-                now=self._clock.now(),
-            )
-            lines.append(f"  {drainer.drain(action)}")
+            hands = self._hands(self._ledger.run(action.run_id))
+            lines.append(f"  {hands.drainer().drain(action)}")
         return lines
 
     def _hands(self, run: Run) -> Hands:

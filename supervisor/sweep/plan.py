@@ -71,6 +71,22 @@ class Context:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One run whose last allocation is over."""
+
+    run: Run
+    spec: JobSpec
+    history: Sequence[Allocation]
+    sighting: Sighting | None
+    diagnosis: Diagnosis | None
+
+    @property
+    def judged(self) -> Allocation:
+        """The allocation that is judged."""
+        return self.history[-1]
+
+
 def plan_run(
     run: Run, spec: JobSpec, history: Sequence[Allocation], sighting: Sighting, context: Context
 ) -> RunPlan:
@@ -88,7 +104,8 @@ def plan_run(
             decision=_simple(run, allocation, move),
         )
     diagnosis = None if is_success(sighting) else diagnose(sighting, context.signatures)
-    return _plan_next(run, spec, history, sighting, diagnosis, context)
+    case = Case(run=run, spec=spec, history=history, sighting=sighting, diagnosis=diagnosis)
+    return _plan_next(case, context)
 
 
 def replan_run(
@@ -104,95 +121,77 @@ def replan_run(
 
     ``resumed``: a person said that it shall go on, whatever the budgets say.
     """
-    return _plan_next(run, spec, history, None, diagnosis, context, resumed=resumed)
+    case = Case(run=run, spec=spec, history=history, sighting=None, diagnosis=diagnosis)
+    return _plan_next(case, context, resumed=resumed)
 
 
-def _plan_next(
-    run: Run,
-    spec: JobSpec,
-    history: Sequence[Allocation],
-    sighting: Sighting | None,
-    diagnosis: Diagnosis | None,
-    context: Context,
-    *,
-    resumed: bool = False,
-) -> RunPlan:
-    allocation = history[-1]
-    choice = _choose_checkpoint(spec, history, sighting, run, before_step=None)
-    newest = choice.chosen.step if choice.chosen else None
-    move = (
-        NextMove(verdict=Verdict.RESUBMIT, rule="resumed", text="resumed by hand")
-        if resumed and run.state is not RunState.CANCELLING
-        else move_after_end(run, spec, history, diagnosis, newest_step=newest, policy=context.policy)
-    )
-    nodes = (
-        decide_nodes(
-            run.id,
-            allocation.no,
-            diagnosis,
-            num_nodes=allocation.num_nodes,
-            rows={row.name: row for row in context.rows()},
-            drains=context.drains,
-            policy=context.policy.nodes,
-            now=context.now,
-        )
-        if diagnosis is not None and sighting is not None
-        else ()
-    )
-    if move.verdict is Verdict.RESUBMIT:
-        decision = _resubmission(run, spec, history, move, choice, nodes, diagnosis, sighting, context)
+def _plan_next(case: Case, context: Context, *, resumed: bool = False) -> RunPlan:
+    run, spec = case.run, case.spec
+    choice = _choose_checkpoint(case, before_step=None)
+    if resumed and run.state is not RunState.CANCELLING:
+        move = NextMove(verdict=Verdict.RESUBMIT, rule="resumed", text="resumed by hand")
     else:
-        decision = _simple(run, allocation, move, nodes=nodes)
+        newest = choice.chosen.step if choice.chosen else None
+        move = move_after_end(
+            run, spec, case.history, case.diagnosis, newest_step=newest, policy=context.policy
+        )
+    nodes = _decide_nodes(case, context)
+    if move.verdict is Verdict.RESUBMIT:
+        decision = _resubmission(case, move, choice, nodes, context)
+    else:
+        decision = _simple(run, case.judged, move, nodes=nodes)
     return RunPlan(
-        run=run, spec=spec, allocation=allocation, sighting=sighting, diagnosis=diagnosis, decision=decision
+        run=run,
+        spec=spec,
+        allocation=case.judged,
+        sighting=case.sighting,
+        diagnosis=case.diagnosis,
+        decision=decision,
+    )
+
+
+def _decide_nodes(case: Case, context: Context) -> tuple[NodeDecision, ...]:
+    if case.diagnosis is None or case.sighting is None:
+        return ()  # an earlier sweep decided about the nodes when it judged the allocation
+    return decide_nodes(
+        case.run.id,
+        case.judged.no,
+        case.diagnosis,
+        num_nodes=case.judged.num_nodes,
+        rows={row.name: row for row in context.rows()},
+        drains=context.drains,
+        policy=context.policy.nodes,
+        now=context.now,
     )
 
 
 def _resubmission(
-    run: Run,
-    spec: JobSpec,
-    history: Sequence[Allocation],
-    move: NextMove,
-    choice: Choice,
-    nodes: tuple[NodeDecision, ...],
-    diagnosis: Diagnosis | None,
-    sighting: Sighting | None,
-    context: Context,
+    case: Case, move: NextMove, choice: Choice, nodes: tuple[NodeDecision, ...], context: Context
 ) -> Decision:
     """Settle checkpoint, exclusions and size of the next allocation."""
-    allocation = history[-1]
+    judged = case.judged
     if move.step_back and choice.chosen is not None:
-        used = allocation.resume_step if allocation.resume_step is not None else choice.chosen.step
-        choice = _choose_checkpoint(spec, history, sighting, run, before_step=min(used, choice.chosen.step))
-    if choice.chosen is None and any(item.resume_step is not None for item in history):
-        text = f"{move.text}; no whole checkpoint is left in {_checkpoint_dir(spec, run)}, and step 0 is no answer"
-        return _simple(
-            run, allocation, NextMove(verdict=Verdict.HOLD, rule="checkpoint.gone", text=text), nodes=nodes
-        )
-    exclude = _exclusions(run, spec, diagnosis, context)
-    size = _choose_size(spec, allocation, exclude, move, run, context)
+        used = judged.resume_step if judged.resume_step is not None else choice.chosen.step
+        choice = _choose_checkpoint(case, before_step=min(used, choice.chosen.step))
+    obstacle = _obstacle(case, move, choice)
+    if obstacle is not None:
+        return _simple(case.run, judged, obstacle, nodes=nodes)
+    exclude = _exclusions(case, context)
+    size = _choose_size(case, exclude, context, grow=move.grow)
     if size.num_nodes is None:
-        wait = NextMove(
-            verdict=Verdict.WAIT,
-            rule="no_size_can_start",
-            text=f"{move.text}; waiting for nodes: {size.text}",
-        )
-        return _simple(run, allocation, wait, nodes=nodes)
+        text = f"{move.text}; waiting for nodes: {size.text}"
+        wait = NextMove(verdict=Verdict.WAIT, rule="no_size_can_start", text=text)
+        return _simple(case.run, judged, wait, nodes=nodes)
     start = f"step {choice.chosen.step}" if choice.chosen else "step 0 (no checkpoint yet)"
-    shared = (
-        diagnosis is not None
-        and bool(diagnosis.nodes)
-        and is_shared(diagnosis, allocation.num_nodes, context.policy.nodes)
-    )
+    text = f"{move.text}; resubmit on {size.num_nodes} nodes from {start} ({size.text})"
+    if _is_shared(case, context):
+        text += "; so many nodes at once are a shared incident: none is blamed"
     return Decision(
-        run_id=run.id,
-        allocation_no=allocation.no,
+        run_id=case.run.id,
+        allocation_no=judged.no,
         verdict=Verdict.RESUBMIT,
         rule=move.rule,
-        text=(
-            f"{move.text}; resubmit on {size.num_nodes} nodes from {start} ({size.text})"
-            + ("; so many nodes at once are a shared incident: none is blamed" if shared else "")
-        ),
+        text=text,
         num_nodes=size.num_nodes,
         exclude=exclude,
         resume_from=str(choice.chosen.path) if choice.chosen else None,
@@ -203,23 +202,39 @@ def _resubmission(
     )
 
 
-def _choose_size(
-    spec: JobSpec,
-    allocation: Allocation,
-    exclude: tuple[NodeName, ...],
-    move: NextMove,
-    run: Run,
-    context: Context,
-) -> SizeChoice:
+def _obstacle(case: Case, move: NextMove, choice: Choice) -> NextMove | None:
+    """Return why there is no checkpoint to start from, when starting at step 0 would be wrong."""
+    if choice.chosen is not None:
+        return None
+    if choice.is_blind:
+        text = f"{move.text}; the checkpoints cannot be judged right now: {_why_blind(choice)}"
+        return NextMove(verdict=Verdict.WAIT, rule="checkpoint.blind", text=text)
+    if any(item.resume_step is not None for item in case.history):
+        where = _checkpoint_dir(case.spec, case.run)
+        text = (
+            f"{move.text}; no whole checkpoint is left in {where}, and progress was recorded: not from step 0"
+        )
+        return NextMove(verdict=Verdict.HOLD, rule="checkpoint.gone", text=text)
+    return None
+
+
+def _is_shared(case: Case, context: Context) -> bool:
+    """Say whether the nodes that failed did so for a common reason."""
+    return case.diagnosis is not None and is_shared(
+        case.diagnosis, case.judged.num_nodes, context.policy.nodes
+    )
+
+
+def _choose_size(case: Case, exclude: tuple[NodeName, ...], context: Context, *, grow: bool) -> SizeChoice:
+    spec = case.spec
     partition = context.partition(spec.slurm.partition)
     barred = (*exclude, *unfold(spec.slurm.exclude or ""))
     usable = count_usable(context.rows(), partition.nodes if partition else (), barred)
-    sizes = [size for size in spec.sizes() if not move.grow or size > allocation.num_nodes]
+    sizes = [size for size in spec.sizes() if not grow or size > case.judged.num_nodes]
     if usable < sizes[-1]:
-        return SizeChoice(
-            num_nodes=None, start_at=None, text=f"{usable} usable, the smallest allowed size is {sizes[-1]}"
-        )
-    script = RunFolder(run.folder).script(allocation.no)
+        text = f"{usable} usable, the smallest allowed size is {sizes[-1]}"
+        return SizeChoice(num_nodes=None, start_at=None, text=text)
+    script = RunFolder(case.run.folder).script(case.judged.no)
     bids: dict[int, BidOutcome] = {}
     for size in sizes_to_ask(sizes, usable):
         options = sbatch_options(spec, num_nodes=size, exclude=exclude)
@@ -235,39 +250,37 @@ def _choose_size(
     )
 
 
-def _exclusions(
-    run: Run, spec: JobSpec, diagnosis: Diagnosis | None, context: Context
-) -> tuple[NodeName, ...]:
+def _exclusions(case: Case, context: Context) -> tuple[NodeName, ...]:
     """Return the nodes to keep off, without those that Slurm no longer knows.
 
     sbatch refuses ``--exclude`` with an unknown name altogether, so one deleted node would end every retry.
     """
     known = {row.name for row in context.rows()}
-    wanted = {node for node, run_id in context.avoided if run_id in {None, run.id}}
-    if diagnosis is not None and not is_shared(diagnosis, spec.nodes.want, context.policy.nodes):
-        wanted |= set(diagnosis.nodes)
+    wanted = {node for node, run_id in context.avoided if run_id in {None, case.run.id}}
+    # This run keeps off what failed under it for its next allocation, whatever was decided for all runs.
+    if case.diagnosis is not None and case.sighting is not None and not _is_shared(case, context):
+        wanted |= set(case.diagnosis.nodes)
     return tuple(sorted(wanted & known))
 
 
-def _choose_checkpoint(
-    spec: JobSpec,
-    history: Sequence[Allocation],
-    sighting: Sighting | None,
-    run: Run,
-    *,
-    before_step: int | None,
-) -> Choice:
-    directory = _checkpoint_dir(spec, run)
+def _choose_checkpoint(case: Case, *, before_step: int | None) -> Choice:
+    directory = _checkpoint_dir(case.spec, case.run)
     if directory is None:
         return Choice(chosen=None, skipped=())
-    ended = {item.no: item.ended_at for item in history if item.ended_at is not None}
-    if sighting is not None and sighting.job_ended_at is not None:
-        ended[history[-1].no] = sighting.job_ended_at
-    return choose(directory, ended=dict(ended), before_step=before_step)
+    ended: dict[int, datetime] = {
+        item.no: item.ended_at for item in case.history if item.ended_at is not None
+    }
+    if case.sighting is not None and case.sighting.job_ended_at is not None:
+        ended[case.judged.no] = case.sighting.job_ended_at
+    return choose(directory, ended=ended, before_step=before_step)
 
 
 def _checkpoint_dir(spec: JobSpec, run: Run) -> Path | None:
     return run.folder.parent.parent / spec.checkpoint.dir if spec.checkpoint is not None else None
+
+
+def _why_blind(choice: Choice) -> str:
+    return choice.unreadable or "; ".join(reason for _, reason in choice.skipped)
 
 
 def _simple(

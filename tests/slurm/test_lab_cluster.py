@@ -231,7 +231,7 @@ def test_a_start_that_is_killed_half_way_leaves_nothing_that_down_does_not_find(
         "Lab.up(Path(sys.argv[1]), LabSpec(nodes=1, accounting=True))"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(root)]) as starter:
-        wait_for(lambda: (root / "db" / "ibdata1").exists())
+        wait_for((root / "db" / "ibdata1").exists)
         with pytest.raises(LabError, match="another command"):
             Lab.open(root).down()
         starter.kill()

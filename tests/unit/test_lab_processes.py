@@ -95,6 +95,26 @@ def test_an_orphan_is_known_by_its_session(start: Spawn, own: Ownership) -> None
     assert len(kill_until_seen(own, parent, 2)) == 2
 
 
+def test_a_session_whose_leader_is_a_stranger_is_left_alone(start: Spawn, own: Ownership) -> None:
+    # As a terminal in which somebody starts one program that carries the marks of a task.
+    marks = f"SLURM_CONF={own.conf} SLURMD_NODENAME=node001"
+    terminal = start("/bin/sh", "-c", f"env {marks} /bin/sleep 60 & wait; exec /bin/sleep 60")
+    deadline = _CLOCK.now() + _PATIENCE
+    while not own.processes() and _CLOCK.now() < deadline:
+        _CLOCK.sleep(timedelta(milliseconds=10))
+    (task,) = own.processes()
+    assert task.session == terminal.pid
+    kill(own.processes, _CLOCK, _PATIENCE)
+    assert is_alive(terminal)
+
+
+def test_our_own_session_is_never_taken_along(own: Ownership) -> None:
+    environ = {"PATH": "/usr/bin:/bin", MARKER: str(own.root), NODE_MARKER: "node001"}
+    with subprocess.Popen(["/bin/sleep", "60"], env=environ) as child:
+        assert [each.key.pid for each in own.processes()] == [child.pid]
+        child.kill()
+
+
 def test_everything_forked_while_killing_dies_too(start: Spawn, own: Ownership) -> None:
     script = "while :; do /bin/sleep 60 & sleep 0.01; done"
     start("/bin/sh", "-c", script, **{MARKER: str(own.root)})

@@ -1,0 +1,41 @@
+"""Tells people what happened to a run, once for each decision and target; a failure to tell stops nothing."""
+
+from collections.abc import Callable, Sequence
+
+from supervisor.domain.action import ActionKind, ActionState
+from supervisor.domain.decision import Decision, Verdict
+from supervisor.domain.run import Run
+from supervisor.ledger.store import Ledger
+
+Notify = Callable[[str, str, str], bool | None]
+"""(target, subject, body) to whether it was delivered; None when no plugin knows the target's scheme."""
+
+WORTH_TELLING = frozenset({Verdict.RESUBMIT, Verdict.WAIT, Verdict.HOLD, Verdict.STOP, Verdict.FINISH})
+
+
+def tell(
+    ledger: Ledger, notify: Notify, *, run: Run, decision: Decision, targets: Sequence[str], actor: str
+) -> tuple[str, ...]:
+    """Deliver a decision to every target and return sentences about what could not be delivered."""
+    if decision.verdict not in WORTH_TELLING:
+        return ()
+    troubles: list[str] = []
+    subject = f"run {run.id} {run.name}: {decision.verdict}"
+    body = f"{decision.text}\n\nMore: supervise explain {run.id}\n"
+    for target in targets:
+        action = ledger.plan_action(
+            ActionKind.NOTIFY,
+            f"notify:{run.id}.{decision.allocation_no}:{decision.verdict}:{target}",
+            run_id=run.id,
+            payload=target,
+        )
+        if not ledger.start_action(action.id, actor):
+            continue  # told before, or somebody else is telling it
+        delivered = notify(target, subject, body)
+        if delivered:
+            ledger.settle_action(action.id, ActionState.APPLIED, f"told {target}")
+            continue
+        why = "no plugin knows such a target" if delivered is None else "it could not be delivered"
+        ledger.settle_action(action.id, ActionState.REFUSED, why)
+        troubles.append(f"news for {target}: {why}")
+    return tuple(troubles)
