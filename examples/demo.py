@@ -3,9 +3,9 @@
     make demo
 
 brings up a lab of six nodes, lets one training run undisturbed, starts the same training again, takes the
-power from one of its nodes, and watches. It then reads back from Slurm and from the ledger what the supervisor
-did, compares the final losses, prints the recovery as a timeline, and fails loudly if any stage is missing.
-It uses the command line as a user would; the only thing that it does behind the curtain is to pull the plug.
+power from one of its nodes, and watches. It then reads back from Slurm and from the ledger what the
+supervisor did, compares the final losses, prints the recovery as a timeline, and fails loudly if any stage
+is missing. It uses the command line as a user would; all that it does behind the curtain is to pull the plug.
 """
 
 import argparse
@@ -30,7 +30,7 @@ TOLERANCE = 1e-5
 
 JOB = """\
 name: {name}
-nodes: {{min: 2, want: 6, step: 2}}
+nodes: {nodes}
 slurm: {{partition: main, time: 30, exclusive: true}}
 launch:
   template: torchrun
@@ -105,13 +105,15 @@ class Drill:
         """Run ``supervise``."""
         return self.command(sys.executable, "-m", "supervisor", *argv, timeout_s=timeout_s)
 
-    def submit(self, name: str, *, steps: int = STEPS) -> int:
+    def submit(self, name: str, *, steps: int = STEPS, nodes: str = "{min: 2, want: 6, step: 2}") -> int:
         """Write a job file, submit it, and return the run's number."""
         directory = self.root / name
         directory.mkdir()
         job = directory / "job.yaml"
         job.write_text(
-            JOB.format(name=name, python=sys.executable, train=TRAIN, steps=steps, directory=directory)
+            JOB.format(
+                name=name, nodes=nodes, python=sys.executable, train=TRAIN, steps=steps, directory=directory
+            )
         )
         out = self.supervise("submit", str(job), "--parsable")
         return int(out.strip().rpartition(";")[2])
@@ -142,7 +144,9 @@ class Drill:
         until = time.monotonic() + timeout_s
         while (state := self.state(run_id)) != wanted:
             if state in {"failed", "held", "cancelled"} or time.monotonic() > until:
-                raise Failed(f"run {run_id} is {state}, not {wanted}:\n{self.supervise('explain', str(run_id))}")
+                raise Failed(
+                    f"run {run_id} is {state}, not {wanted}:\n{self.supervise('explain', str(run_id))}"
+                )
             time.sleep(1)
 
     def wait_for_step(self, run_id: int, name: str, step: int, timeout_s: float = 180) -> int:
@@ -166,7 +170,7 @@ class Drill:
 
 
 def last_step(directory: Path) -> int:
-    """Return the newest step in the progress files of the run in ``directory``'s run folder; -1 before any."""
+    """Return the newest step in the progress files of the run named like ``directory``; -1 before any."""
     steps = [-1]
     for path in directory.parent.glob(f".supervise/{directory.name}-*/progress/*.jsonl"):
         lines = path.read_text().splitlines()
@@ -175,7 +179,7 @@ def last_step(directory: Path) -> int:
     return max(steps)
 
 
-def expect(condition: bool, what: str) -> None:  # noqa: FBT001 - reads as a sentence
+def expect(condition: bool, what: str) -> None:
     """Print a stage that happened, or fail."""
     if not condition:
         raise Failed(f"did not happen: {what}")
@@ -223,7 +227,10 @@ def check_story(drill: Drill, run_id: int, victim: str, fault_at: float, undistu
     expect(len(history) == 2, "two allocations, not more")
     expect(first["failure_class"] == "node_fail", "the ledger calls it node_fail")
     node = drill.node_fields(victim)
-    expect("DRAIN" in node and f"supervise: node_fail run {run_id}.1" in node, f"{victim} is drained with our reason")
+    expect(
+        "DRAIN" in node and f"supervise: node_fail run {run_id}.1" in node,
+        f"{victim} is drained with our reason",
+    )
     job_id = int(last["job_id"])
     expect(drill.job_field(job_id, "ExcNodeList") == victim, f"job {job_id} excludes {victim}")
     expect(drill.job_field(job_id, "NumNodes").startswith("4"), f"job {job_id} has 4 nodes instead of 6")
@@ -231,7 +238,10 @@ def check_story(drill: Drill, run_id: int, victim: str, fault_at: float, undistu
     disturbed = json.loads((drill.root / "disturbed" / "done.json").read_text())
     difference = abs(disturbed["final_loss"] - undisturbed) / abs(undisturbed)
     expect(disturbed["final_step"] == STEPS, f"all {STEPS} steps are done")
-    expect(difference <= TOLERANCE, f"final loss {disturbed['final_loss']:.10f}, off by {difference:.1e} relative")
+    expect(
+        difference <= TOLERANCE,
+        f"final loss {disturbed['final_loss']:.10f}, off by {difference:.1e} relative",
+    )
     print("4. the recovery")
     fault = datetime.fromtimestamp(fault_at).astimezone()
     stages = {

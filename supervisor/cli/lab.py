@@ -37,6 +37,13 @@ def lab() -> None:
 @click.option("--accounting", is_flag=True, help="Add slurmdbd with a private MariaDB (sacct works).")
 @click.option("--slurmd-timeout", type=int, default=5, show_default=True, help="SlurmdTimeout in seconds.")
 @click.option(
+    "--requeue-delay",
+    type=int,
+    default=5,
+    show_default=True,
+    help="Seconds that a requeued job waits; 120 in an ordinary Slurm.",
+)
+@click.option(
     "--conf", "extra", multiple=True, metavar="KEY=VALUE", help="A line for slurm.conf; repeatable."
 )
 @_DIRECTORY
@@ -47,6 +54,7 @@ def up(
     cpus_per_node: int,
     accounting: bool,
     slurmd_timeout: int,
+    requeue_delay: int,
     extra: tuple[str, ...],
     directory: Path,
 ) -> None:
@@ -57,6 +65,7 @@ def up(
         cpus_per_node=cpus_per_node,
         accounting=accounting,
         slurmd_timeout_s=slurmd_timeout,
+        requeue_delay_s=requeue_delay,
         extra_conf=extra,
     )
     clock = SystemClock()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from supervisor.decide.table import TABLE, Move, Rule, budget_for, spent
 from supervisor.domain.decision import Diagnosis, Verdict
-from supervisor.domain.evidence import Phase, Sighting
+from supervisor.domain.evidence import SIGNALLED, Phase, Sighting
 from supervisor.domain.policy import Policy
 from supervisor.domain.run import Allocation, Run, RunState
 from supervisor.domain.spec import JobSpec
@@ -41,7 +41,7 @@ def is_over(sighting: Sighting, suspects: bool, policy: Policy) -> bool:
     if suspects and sighting.marker.rc != 0:
         return True
     waited = sighting.at - sighting.marker.at
-    return sighting.marker.reason != "signalled" and waited > policy.completing_patience
+    return sighting.marker.reason != SIGNALLED and waited > policy.completing_patience
 
 
 def keep(rule: str, text: str) -> NextMove:

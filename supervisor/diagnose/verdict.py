@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from supervisor.diagnose.lines import match_lines, rank_matches
 from supervisor.domain.decision import Diagnosis, Evidence
-from supervisor.domain.evidence import Phase, Sighting
+from supervisor.domain.evidence import SIGNALLED, Phase, Sighting
 from supervisor.domain.facts import JobState, NodeFlag, NodeRow
 from supervisor.domain.failure import FailureClass
 from supervisor.domain.ids import NodeName
@@ -28,7 +28,7 @@ _SLURM_CLASSES = {
     ),
 }
 
-_EXIT_CLASSES = {
+_EXIT_CLASSES: dict[int | None, tuple[FailureClass, str]] = {
     EXIT_STOPPED: (FailureClass.TIME_LIMIT, "the training saved and stopped early because it was asked to"),
     EXIT_REQUEUED: (
         FailureClass.PREEMPTED,
@@ -61,11 +61,12 @@ def is_success(sighting: Sighting) -> bool:
     """Say whether the attempt finished the training.
 
     Exit code 0 alone is not success: srun was seen to return 0 after a node died (22.05). No node may be
-    lost, and the spec's ``done`` condition must hold if there is one.
+    lost, and the spec's ``done`` condition must hold if there is one. A training that was asked to stop and
+    then ended with 0 has saved, not finished, unless that condition says otherwise.
     """
     if sighting.phase not in {Phase.ENDED, Phase.COMPLETING} or sighting.done is False:
         return False
-    if sighting.done is None and lost_nodes(sighting):
+    if sighting.done is None and (lost_nodes(sighting) or _was_signalled(sighting)):
         return False
     if sighting.job is not None and sighting.job.state not in {JobState.COMPLETED, JobState.COMPLETING}:
         return False
@@ -146,12 +147,20 @@ def _from_slurm_state(sighting: Sighting) -> Diagnosis | None:
 
 def _from_exit(sighting: Sighting) -> Diagnosis | None:
     rc = _exit_code(sighting)
-    if rc is None or rc not in _EXIT_CLASSES:
+    if rc in _EXIT_CLASSES:
+        failure_class, summary = _EXIT_CLASSES[rc]
+    elif _was_signalled(sighting):
+        # torchrun turns any code of its workers, also 85, into 1.
+        failure_class, summary = _EXIT_CLASSES[EXIT_STOPPED]
+    else:
         return None
-    failure_class, summary = _EXIT_CLASSES[rc]
     return Diagnosis(
         failure_class=failure_class, summary=summary, evidence=(_slurm_evidence(sighting),), confidence=0.9
     )
+
+
+def _was_signalled(sighting: Sighting) -> bool:
+    return sighting.marker is not None and sighting.marker.reason == SIGNALLED
 
 
 def _from_log(sighting: Sighting, signatures: Sequence[Signature]) -> Diagnosis | None:

@@ -24,6 +24,10 @@ class Phase(StrEnum):
     """A read failed, so nothing is known."""
 
 
+SIGNALLED = "signalled"
+"""Reason in the exit marker of a script that was told to stop (templates/partials/signals)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitMarker:
     """What the script wrote when it ended."""

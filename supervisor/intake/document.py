@@ -1,8 +1,8 @@
 """Reads a YAML file into plain values and remembers where each one stands.
 
-The values are built from the parser's events, so that nothing in a file can make objects: no tags, no merge keys,
-no directives, and aliases only within bounds. Plain scalars are read by the core schema of YAML 1.2: ``yes`` and
-``12:00:00`` are text.
+The values are built from the parser's events, so that nothing in a file can make objects: no tags, no merge
+keys, no directives, and aliases only within bounds. Plain scalars are read by the core schema of YAML 1.2:
+``yes`` and ``12:00:00`` are text.
 """
 
 import os
@@ -34,9 +34,9 @@ MAX_VALUES = 20_000
 """Scalars, lists and mappings in one file, those that aliases stand for counted each time."""
 MAX_DEPTH = 40
 
-type Place = tuple[int, int]
+Place = tuple[int, int]
 """Line and column, both from 1."""
-type Path_ = tuple[str | int, ...]
+ValuePath = tuple[str | int, ...]
 """Keys and indices that lead to a value."""
 
 _INT = re.compile(r"[-+]?[0-9]+")
@@ -74,9 +74,9 @@ class Document:
     """A file's values and places; ``problems`` holds what is wrong with its YAML as (place, text)."""
 
     value: Any = None
-    keys: dict[Path_, Place] = field(default_factory=dict)
+    keys: dict[ValuePath, Place] = field(default_factory=dict)
     """Where the key of a value stands; the value itself where it has none."""
-    values: dict[Path_, Place] = field(default_factory=dict)
+    values: dict[ValuePath, Place] = field(default_factory=dict)
     problems: list[tuple[Place, str]] = field(default_factory=list)
 
 
@@ -147,7 +147,7 @@ class _Builder:
 
     def __init__(self, document: Document) -> None:
         self._document = document
-        self._anchors: dict[str, tuple[list[Any], Any]] = {}
+        self._anchors: dict[str, Any] = {}
         self._events: Iterator[Any] = iter(())
         self._count = 0
 
@@ -165,7 +165,7 @@ class _Builder:
                 raise _Refused(_start(event), "YAML directives (%) are not allowed")
             self._document.value = self._value(next(events), ())
 
-    def _value(self, event: Any, path: Path_) -> Any:
+    def _value(self, event: Any, path: ValuePath) -> Any:
         place = _start(event)
         self._count += 1
         if self._count > MAX_VALUES:
@@ -174,7 +174,7 @@ class _Builder:
             raise _Refused(place, "nested too deeply; this is no job file")
         self._document.values.setdefault(path, place)
         if isinstance(event, AliasEvent):
-            return self._alias(event, path)
+            return self._alias(event)
         if event.tag is not None:
             raise _Refused(place, f"YAML tags ({str(event.tag)[:40]!r}) are not allowed")
         if isinstance(event, MappingStartEvent):
@@ -189,7 +189,7 @@ class _Builder:
             self._anchors[str(event.anchor)] = value
         return value
 
-    def _mapping(self, path: Path_) -> dict[Any, Any]:
+    def _mapping(self, path: ValuePath) -> dict[Any, Any]:
         result: dict[Any, Any] = {}
         first: dict[Any, Place] = {}
         while not isinstance(event := next(self._events), MappingEndEvent):
@@ -213,7 +213,7 @@ class _Builder:
             result.setdefault(key, value)
         return result
 
-    def _sequence(self, path: Path_) -> list[Any]:
+    def _sequence(self, path: ValuePath) -> list[Any]:
         result: list[Any] = []
         while not isinstance(event := next(self._events), SequenceEndEvent):
             result.append(self._value(event, (*path, len(result))))
@@ -228,7 +228,7 @@ class _Builder:
         if "\x00" in text or _SURROGATE.search(text):
             self._document.problems.append((place, "holds a NUL or half a character (\\ud800 to \\udfff)"))
 
-    def _alias(self, event: AliasEvent, path: Path_) -> Any:
+    def _alias(self, event: AliasEvent) -> Any:
         if event.anchor not in self._anchors:
             raise _Refused(
                 _start(event), f"*{event.anchor} stands for nothing: &{event.anchor} is not above it"

@@ -1,4 +1,4 @@
-"""From a request to a submission as a value: files, sbatch options, warnings. Reads templates and nothing else.
+"""From a request to a submission as a value: files, sbatch options, warnings. It reads templates only.
 
 The same request gives the same plan, byte for byte: after a crash a sweep plans again and must ask Slurm for
 exactly what was asked for before.
@@ -101,7 +101,7 @@ def sbatch_options(spec: JobSpec, *, num_nodes: int, exclude: Sequence[NodeName]
         "constraint": slurm.constraint,
         "reservation": slurm.reservation,
         "exclude": excluded or None,
-        # To the batch shell (B:), which tells the training; without B: the steps would get it and not the script.
+        # To the batch shell (B:), which tells the training; without B: only the steps would get it.
         "signal": f"B:USR1@{seconds}" if seconds else None,
         "open-mode": "append",
     }
@@ -116,7 +116,7 @@ def sbatch_options(spec: JobSpec, *, num_nodes: int, exclude: Sequence[NodeName]
 
 
 def tasks_per_node(spec: JobSpec) -> int:
-    """Return how many tasks srun starts on a node: under torchrun one agent, which starts the ranks itself."""
+    """Return how many tasks srun starts on a node; under torchrun one, which starts the ranks itself."""
     return 1 if spec.launch.template == "torchrun" else spec.ranks_per_node()
 
 
@@ -183,12 +183,10 @@ def _batch(spec: JobSpec, world_size: int) -> Value:
             return (("SUPERVISE_GLOBAL_BATCH", total),)
         micro = total // world_size
     if total % (micro * world_size):
-        raise SpecError(
-            [
-                f"batch.global: {total} is not a whole number of micro-batches of {micro} on {world_size} "
-                f"ranks (a training of this size is not in the job file's sizes)"
-            ]
+        problem = (
+            f"batch.global: {total} is no whole number of micro-batches of {micro} on {world_size} ranks"
         )
+        raise SpecError([problem])
     return (
         ("SUPERVISE_GLOBAL_BATCH", total),
         ("SUPERVISE_MICRO_BATCH", micro),

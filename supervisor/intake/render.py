@@ -1,8 +1,8 @@
 """Renders templates in which every value is data.
 
 ``autoescape`` escapes for HTML and is of no use in a shell script. Here a template can print two things only:
-a whole number, and a word that went through the filter ``sh``. Anything else is an error, so a forgotten filter
-is found when the template is rendered and not when somebody names a job ``$(reboot)``.
+a whole number, and a word that went through the filter ``sh``. Anything else is an error, so a forgotten
+filter is found when the template is rendered and not when somebody names a job ``$(reboot)``.
 """
 
 import re
@@ -70,7 +70,7 @@ class Renderer:
             loader=ChoiceLoader([FileSystemLoader(folder) for folder in folders]),
             undefined=StrictUndefined,
             finalize=_only_quoted,
-            autoescape=False,  # noqa: S701 - no markup is made here; what is printed is quoted for the shell
+            autoescape=False,
             trim_blocks=True,
             lstrip_blocks=True,
             keep_trailing_newline=True,

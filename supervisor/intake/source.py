@@ -12,12 +12,14 @@ from pydantic_core import ErrorDetails
 
 from supervisor.domain.spec import JobSpec
 from supervisor.errors import SpecError
-from supervisor.intake.document import Document, Path_, parse, read_text
+from supervisor.intake.document import Document, ValuePath, parse, read_text
 from supervisor.intake.passthrough import parse_passthrough
 from supervisor.intake.starter import json_schema, starter
 
 __all__ = ["json_schema", "load_spec", "parse_passthrough", "starter"]
 
+_UNION_BRANCHES = {("str",), ("int",), ("bool",)}
+"""How pydantic ends the location of a value under slurm.extra, once for each type that it might have had."""
 _DOTTED = re.compile(r"\b[a-z_]+(?:\.[a-z_]+)+\b")
 _NO_OVERRIDES: Mapping[str, object] = MappingProxyType({})
 
@@ -42,7 +44,7 @@ def load_spec(path: Path, overrides: Mapping[str, object] = _NO_OVERRIDES) -> Jo
         raise SpecError(_in_order(path, document.problems))
     flags = {_override(document.value, dotted, value): dotted for dotted, value in overrides.items()}
     try:
-        return JobSpec.model_validate(document.value)
+        return JobSpec.model_validate(_without_empty(document.value, ()))
     except ValidationError as error:
         problems: list[tuple[tuple[int, int], str]] = []
         options: list[str] = []
@@ -62,7 +64,19 @@ def _in_order(path: Path, problems: Sequence[tuple[tuple[int, int], str]]) -> li
     return [f"{path}:{line}:{column}: {text}" for (line, column), text in unique]
 
 
-def _override(data: dict[str, Any], dotted: str, value: object) -> Path_:
+def _without_empty(value: Any, path: ValuePath) -> Any:
+    """Leave out known keys without a value: a section whose lines are all commented out is not there."""
+    if not isinstance(value, dict):
+        return value
+    known = _keys_at(path)
+    return {
+        key: _without_empty(item, (*path, key))
+        for key, item in value.items()
+        if item is not None or key not in known
+    }
+
+
+def _override(data: dict[str, Any], dotted: str, value: object) -> ValuePath:
     """Put a value of the command line in its place and return its path."""
     *parents, last = dotted.split(".", 2)
     if parents == ["nodes"] and isinstance(data.get("nodes"), int):
@@ -81,7 +95,9 @@ def _option_name(dotted: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _locate(details: ErrorDetails, document: Document, flags: Mapping[Path_, str]) -> tuple[Path_, bool]:
+def _locate(
+    details: ErrorDetails, document: Document, flags: Mapping[ValuePath, str]
+) -> tuple[ValuePath, bool]:
     """Return the path of what is wrong, and whether its key is meant rather than its value."""
     location = tuple(details["loc"])
     by_key = details["type"] == "extra_forbidden" or location[-1:] == ("[key]",)
@@ -111,6 +127,8 @@ def _locate(details: ErrorDetails, document: Document, flags: Mapping[Path_, str
 def _explain(details: ErrorDetails) -> str:
     """Return what is wrong in plain words; pydantic's own are for programmers."""
     kind, context, value = details["type"], details.get("ctx", {}), details["input"]
+    if details["loc"][-1:] in _UNION_BRANCHES:
+        return f"must be text, a whole number, true or false, not {_show(value)}"
     location = tuple(name for name in details["loc"] if name != "[key]")
     if kind == "extra_forbidden":
         return f"unknown key {_show(location[-1])}; {_suggest(location)}"
@@ -127,41 +145,38 @@ def _explain(details: ErrorDetails) -> str:
     return _explain_type(kind, context, value, location)
 
 
-def _explain_type(kind: str, context: Mapping[str, Any], value: object, location: Path_) -> str:
+def _explain_type(kind: str, context: Mapping[str, Any], value: object, location: ValuePath) -> str:
     if value is None:
         return "has no value"
-    if kind in {"model_type", "model_attributes_type"}:
-        return f"must be a mapping with keys such as {', '.join(sorted(_keys_at(location))[:6])}, not {_show(value)}"
-    if kind.startswith("int"):
-        return f"must be a whole number, not {_show(value)}"
-    fixed = {
-        "string_type": f"must be text, not {_show(value)}; put it in quotes",
-        "dict_type": f"must be a mapping (name: value), not {_show(value)}",
-        "tuple_type": f"must be a list, not {_show(value)}",
+    shown = _show(value)
+    keys = ", ".join(sorted(_keys_at(location))[:6])
+    texts = {
+        "model_type": f"must be a mapping with keys such as {keys}, not {shown}",
+        "dict_type": f"must be a mapping (name: value), not {shown}",
+        "tuple_type": f"must be a list, not {shown}",
+        "string_type": f"must be text, not {shown}; put it in quotes",
         "string_too_short": "must not be empty",
+        "string_too_long": f"must have at most {context.get('max_length')} characters",
+        "greater_than_equal": f"must be at least {context.get('ge')}, not {shown}",
+        "less_than_equal": f"must be at most {context.get('le')}, not {shown}",
+        # pydantic has several of each: int_type, int_parsing, int_from_float, ...
+        "int": f"must be a whole number, not {shown}",
+        "bool": f"must be true or false, not {shown}",
     }
-    if kind in fixed:
-        return fixed[kind]
-    if kind.startswith("bool"):
-        return f"must be true or false, not {_show(value)}"
-    if kind == "string_too_long":
-        return f"must have at most {context['max_length']} characters"
-    if kind == "greater_than_equal":
-        return f"must be at least {context['ge']}, not {_show(value)}"
-    if kind == "less_than_equal":
-        return f"must be at most {context['le']}, not {_show(value)}"
-    return f"cannot be {_show(value)}"
+    return texts.get(kind) or texts.get(kind.partition("_")[0]) or f"cannot be {shown}"
 
 
 def _show(value: object) -> str:
     if isinstance(value, dict | list | tuple):
         return "a mapping" if isinstance(value, dict) else "a list"
-    text = str(value).lower() if isinstance(value, bool) else value
-    shown = ascii(text) if isinstance(text, str) and not text.isprintable() else repr(text)
-    return shown if not isinstance(value, int | float) else str(value)[:60]
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return str(value)
+    return ascii(value)[:80] if not str(value).isprintable() else repr(value)[:80]
 
 
-def _suggest(location: Path_) -> str:
+def _suggest(location: ValuePath) -> str:
     """Return which key was probably meant, at this level first and then anywhere."""
     key = str(location[-1])
     here = sorted(_keys_at(location[:-1]))
@@ -175,7 +190,7 @@ def _suggest(location: Path_) -> str:
     return f"valid keys here: {', '.join(here)}"
 
 
-def _keys_at(location: Path_) -> list[str]:
+def _keys_at(location: ValuePath) -> list[str]:
     model: type[BaseModel] | None = JobSpec
     for name in location:
         model = next((part for key, part in _parts(model) if key == name), None) if model else None

@@ -81,5 +81,5 @@ def json_schema() -> dict[str, Any]:
 def starter(name: str) -> str:
     """Return a commented job file for a run called ``name``; it loads as it is."""
     plain = "".join(character for character in name if character.isprintable())[:200].strip() or "training"
-    # A JSON string is a double-quoted scalar of YAML; not \\u escaped, which would split characters above U+FFFF.
+    # A JSON string is a double-quoted scalar of YAML; escapes would split characters above U+FFFF.
     return _STARTER.format(schema=SCHEMA_FILE, name=json.dumps(plain, ensure_ascii=False))

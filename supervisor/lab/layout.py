@@ -151,7 +151,7 @@ def _settings(layout: Layout, spec: LabSpec, ports: Ports, *, user: str, host: s
         "SlurmdUser": user,
         "AuthType": "auth/munge",
         # cred_expire is also how long a requeued job waits before it may start again (120 s by default).
-        "AuthInfo": f"socket={layout.munge_socket},cred_expire=5",
+        "AuthInfo": f"socket={layout.munge_socket},cred_expire={spec.requeue_delay_s}",
         "StateSaveLocation": str(layout.root / "state"),
         "SlurmdSpoolDir": str(layout.spool / "%n"),
         "SlurmctldPidFile": str(layout.pids / "slurmctld.slurm-pid"),

@@ -38,7 +38,8 @@ class PartitionSpec:
 class LabSpec:
     """A lab to bring up. ``memory_mb`` and ``cpus_per_node`` are per node and may exceed the machine.
 
-    ``slurmd_timeout_s`` and ``min_job_age_s`` are slurm.conf's SlurmdTimeout and MinJobAge in seconds.
+    ``slurmd_timeout_s`` and ``min_job_age_s`` are slurm.conf's SlurmdTimeout and MinJobAge in seconds;
+    ``requeue_delay_s`` is AuthInfo's cred_expire, how long Slurm makes a requeued job wait (120 by default).
     A line of ``extra_conf`` ("Key=value ...") replaces the lab's own value of that key in slurm.conf.
     The first of ``partitions`` is the default one. ``shared`` lets other accounts of the machine use the
     lab (root's labs only: as SlurmUser an ordinary account cannot start other people's jobs).
@@ -51,6 +52,7 @@ class LabSpec:
     accounting: bool = False
     slurmd_timeout_s: int = 5
     min_job_age_s: int = 300
+    requeue_delay_s: int = 5
     partitions: tuple[PartitionSpec, ...] = (PartitionSpec(),)
     extra_conf: tuple[str, ...] = ()
     cluster_name: str = "lab"
@@ -64,6 +66,7 @@ class LabSpec:
             ("memory per node (MB)", self.memory_mb, 1, 10_000_000),
             ("SlurmdTimeout", self.slurmd_timeout_s, 0, 65533),
             # slurm.conf(5): MinJobAge has a floor of 2 seconds, and 0 means never.
+            ("requeue delay", self.requeue_delay_s, 5, 3600),
             ("MinJobAge", self.min_job_age_s, 0, 10_000_000),
         )
         for name, value, low, high in bounds:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from supervisor.act.cancellation import cancel
 from supervisor.act.drain import Drainer, plan_drain
+from supervisor.act.pruning import prune_checkpoints
 from supervisor.act.submission import Submitted, submit
 from supervisor.decide.next import LOST_RULE
 from supervisor.domain.action import OPEN_ACTIONS, Action, ActionState
@@ -157,6 +158,8 @@ def _keep(plan: RunPlan, hands: Hands) -> tuple[str, ...]:
         hands.ledger.advance_run(run.id, expected=run.state, to=to, reason=plan.decision.text)
     elif run.reason != plan.decision.text:
         hands.ledger.set_run_reason(run.id, run.state, plan.decision.text)
+    if sighting.phase is Phase.RUNNING:
+        return prune_checkpoints(run, plan.spec, allocation, now=hands.now)
     return ()
 
 

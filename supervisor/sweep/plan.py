@@ -14,6 +14,7 @@ from supervisor.domain.checkpoint import Choice
 from supervisor.domain.decision import Decision, Diagnosis, NodeDecision, Verdict
 from supervisor.domain.evidence import Sighting
 from supervisor.domain.facts import BidOutcome, Known, NodeRow, PartitionRow
+from supervisor.domain.failure import NODE_CLASSES
 from supervisor.domain.folder import RunFolder
 from supervisor.domain.ids import NodeName
 from supervisor.domain.nodeset import fold, unfold
@@ -267,11 +268,16 @@ def _choose_checkpoint(case: Case, *, before_step: int | None) -> Choice:
     directory = _checkpoint_dir(case.spec, case.run)
     if directory is None:
         return Choice(chosen=None, skipped=())
+    # Only where a node was lost can processes outlive their allocation. Elsewhere a save may rightly be
+    # committed after the end that Slurm notes: in the grace time between SIGTERM and SIGKILL (KillWait).
     ended: dict[int, datetime] = {
-        item.no: item.ended_at for item in case.history if item.ended_at is not None
+        item.no: item.ended_at
+        for item in case.history
+        if item.ended_at is not None and item.failure_class in NODE_CLASSES
     }
-    if case.sighting is not None and case.sighting.job_ended_at is not None:
-        ended[case.judged.no] = case.sighting.job_ended_at
+    sighting, diagnosis = case.sighting, case.diagnosis
+    if sighting is not None and diagnosis is not None and diagnosis.failure_class in NODE_CLASSES:
+        ended[case.judged.no] = sighting.job_ended_at or sighting.at
     return choose(directory, ended=ended, before_step=before_step)
 
 

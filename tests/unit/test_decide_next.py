@@ -19,7 +19,7 @@ def ended(no: int, failure_class: FailureClass | None = None, *, start: int | No
     return allocation(no, state=AllocationState.ENDED, failure_class=failure_class, resume_step=start)
 
 
-def move(failure_class: FailureClass, *history: Allocation, step: int | None = None, **options: object):  # noqa: ANN201
+def move(failure_class: FailureClass, *history: Allocation, step: int | None = None, **options: object):
     return move_after_end(
         run(),
         options.get("spec", spec()),  # type: ignore[arg-type]

@@ -155,3 +155,21 @@ def test_a_line_that_only_quotes_an_error_is_no_evidence() -> None:
         log=log('    raise RuntimeError("KeyError: oops")  # not ValueError: x', "epoch 3 done"),
     )
     assert diagnose(seen, SIGNATURES).failure_class is FailureClass.UNKNOWN
+
+
+def test_a_training_that_was_asked_to_stop_and_ended_with_zero_has_saved_but_not_finished() -> None:
+    stopped = marker(0, reason="signalled")
+    seen = sighting(job=job(JobState.COMPLETED, exit_code=0), marker=stopped)
+    assert not is_success(seen)
+    assert diagnose(seen, SIGNATURES).failure_class is FailureClass.TIME_LIMIT
+    finished = sighting(job=job(JobState.COMPLETED, exit_code=0), marker=stopped, done=True)
+    assert is_success(finished)
+
+
+def test_torchruns_exit_code_1_after_the_stop_signal_is_no_failure_of_the_users() -> None:
+    seen = sighting(
+        job=job(JobState.FAILED, exit_code=1),
+        marker=marker(1, reason="signalled"),
+        log=log("stopped early at step 40", "ValueError: whatever torchrun prints"),
+    )
+    assert diagnose(seen, SIGNATURES).failure_class is FailureClass.TIME_LIMIT

@@ -9,13 +9,22 @@ from supervisor.domain.nodeset import fold, is_node_name, unfold
 
 @pytest.mark.parametrize(
     ("text", "count"),
-    [("n[1-3,7]", 4), ("rack[0-1]n[0-3]", 8), ("a,b,n[008-010]", 5), ("", 0), ("(null)", 0), ("None assigned", 0)],
+    [
+        ("n[1-3,7]", 4),
+        ("rack[0-1]n[0-3]", 8),
+        ("a,b,n[008-010]", 5),
+        ("", 0),
+        ("(null)", 0),
+        ("None assigned", 0),
+    ],
 )
 def test_slurms_lists_are_unfolded(text: str, count: int) -> None:
     assert len(unfold(text)) == count
 
 
-@pytest.mark.parametrize("text", ["n[1-3]!n1", "@gpu", "a&b", "a^b", "n[001-", "n[3-1]", "n1 n2", "a\nb", "n%s"])
+@pytest.mark.parametrize(
+    "text", ["n[1-3]!n1", "@gpu", "a&b", "a^b", "n[001-", "n[3-1]", "n1 n2", "a\nb", "n%s"]
+)
 def test_algebra_groups_and_broken_brackets_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="node list"):
         unfold(text)

@@ -127,7 +127,8 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[1]", '{"rc": "x"}', '{"rc": 1}', '{"rc":1,"reason":"r","at":1e99,"job_id":1}', "\0"]
+    "content",
+    ["", "{", "[1]", '{"rc": "x"}', '{"rc": 1}', '{"rc":1,"reason":"r","at":1e99,"job_id":1}', "\0"],
 )
 def test_a_marker_that_makes_no_sense_is_no_marker(folder: RunFolder, content: str) -> None:
     folder.exit_marker(NO).write_text(content)

@@ -1,5 +1,6 @@
 """The whole circle on a simulated cluster."""
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -9,9 +10,13 @@ import pytest
 
 from supervisor.domain.action import ActionKind, ActionState
 from supervisor.domain.facts import JobState, Known, NodeFlag
+from supervisor.domain.folder import RunFolder
+from supervisor.domain.ids import AllocationNo
 from supervisor.domain.run import AllocationState, RunState
 from supervisor.errors import PolicyRefusal, SlurmUnavailable
+from supervisor.hooks import load_plugins, load_signatures
 from supervisor.ledger.store import Ledger
+from tests.unit.dcp_files import write_checkpoint
 from tests.unit.world import World
 
 MINUTE = timedelta(minutes=1)
@@ -49,7 +54,10 @@ def test_a_lost_node_is_drained_avoided_excluded_and_the_run_resubmitted_smaller
     world.pass_time(15)
     report = world.sweep()
     assert any("resubmit on 4 nodes" in line for line in report.lines)
-    assert node_reason(world, "node003") == (True, f"supervise: node_fail run {run.id}.1 (was: Not responding)")
+    assert node_reason(world, "node003") == (
+        True,
+        f"supervise: node_fail run {run.id}.1 (was: Not responding)",
+    )
     first, second = world.ledger.allocations(run.id)
     assert (first.state, first.failure_class) == (AllocationState.ENDED, "node_fail")
     assert (second.num_nodes, second.excluded) == (4, ("node003",))
@@ -272,7 +280,7 @@ def test_a_refused_first_submission_holds_the_run_with_slurms_words(world: World
 
 def test_two_runs_may_not_save_to_the_same_directory(world: World) -> None:
     world.submit(checkpoint={"dir": "ckpt"})
-    with pytest.raises(PolicyRefusal, match="checkpoint.dir"):
+    with pytest.raises(PolicyRefusal, match=r"checkpoint\.dir"):
         world.submit(checkpoint={"dir": "ckpt"})
 
 
@@ -358,3 +366,107 @@ def test_a_second_ledger_sees_the_same_story(world: World) -> None:
         assert other.run(run.id) == world.ledger.run(run.id)
         assert [row.state for row in other.allocations(run.id)] == [AllocationState.RUNNING]
     assert world.jobs()[0].state is JobState.RUNNING
+
+
+def test_old_checkpoints_are_pruned_only_where_the_job_file_asks_for_it(world: World) -> None:
+    asked = world.submit(name="asked", nodes=2, checkpoint={"dir": "asked", "keep": 2})
+    world.submit(name="silent", nodes=2, checkpoint={"dir": "silent"})
+    world.sweep()
+    for step in (10, 20, 30, 40):
+        world.save("asked", step)
+        world.save("silent", step)
+    world.sweep()
+    assert sorted(path.name for path in (world.root / "asked").iterdir()) == ["step-30-a1", "step-40-a1"]
+    assert len(list((world.root / "silent").iterdir())) == 4
+    world.finish(asked, 1)
+    world.sweep()
+    assert world.last(asked).resume_step == 40
+
+
+def test_the_newest_whole_checkpoint_is_handed_over_and_a_torn_one_is_not(world: World) -> None:
+    run = world.submit(checkpoint={"dir": "ckpt"})
+    world.sweep()
+    whole = world.save("ckpt", 10)
+    torn = world.save("ckpt", 20)
+    (torn / ".metadata").unlink()
+    world.slurm.fail_node("node003")
+    world.pass_time(15)
+    world.sweep()
+    assert world.last(run).resume_step == 10
+    assert world.last(run).resume_from == str(whole)
+
+
+def test_p1_a_checkpoint_that_a_lost_nodes_process_commits_too_late_is_not_chosen(world: World) -> None:
+    run = world.submit(checkpoint={"dir": "ckpt"})
+    world.sweep()
+    world.save("ckpt", 10)
+    world.slurm.fail_node("node003")
+    world.pass_time(15)
+    world.save("ckpt", 20, late_s=60)
+    world.sweep()
+    assert world.last(run).resume_step == 10
+
+
+def test_a_run_whose_checkpoints_are_gone_is_held_and_not_restarted_at_step_0(world: World) -> None:
+    run = world.submit(checkpoint={"dir": "ckpt"})
+    world.sweep()
+    world.save("ckpt", 10)
+    world.slurm.preempt(world.live_jobs()[0].job_id)
+    world.sweep()
+    assert world.last(run).resume_step == 10
+    world.sweep()
+    shutil.rmtree(world.root / "ckpt")
+    world.slurm.preempt(world.live_jobs()[0].job_id)
+    world.sweep()
+    held = world.ledger.run(run.id)
+    assert held.state is RunState.HELD
+    assert "not from step 0" in held.reason
+
+
+def test_a_job_file_that_is_submitted_again_goes_on_from_what_is_there(world: World) -> None:
+    write_checkpoint(world.root / "ckpt" / "step-70")
+    run = world.submit(checkpoint={"dir": "ckpt"})
+    assert world.last(run).resume_step == 70
+
+
+def test_a_corrupt_checkpoint_costs_one_step_back(world: World) -> None:
+    run = world.submit(checkpoint={"dir": "ckpt"})
+    world.sweep()
+    for step in (10, 20):
+        world.save("ckpt", step)
+    world.signatures = load_signatures(load_plugins())
+    folder = RunFolder(run.folder)
+    folder.log(AllocationNo(1)).write_text("RuntimeError: PytorchStreamReader failed reading zip archive\n")
+    world.finish(run, 1)
+    world.sweep()
+    assert world.ledger.allocations(run.id)[0].failure_class == "checkpoint_corrupt"
+    assert world.last(run).resume_step == 10
+
+
+def test_p7_a_users_traceback_stops_the_run_at_once_and_is_explained(world: World) -> None:
+    run = world.submit()
+    world.sweep()
+    world.signatures = load_signatures(load_plugins())
+    RunFolder(run.folder).log(AllocationNo(1)).write_text("Traceback:\nValueError: shapes do not match\n")
+    world.finish(run, 1)
+    world.sweep()
+    failed = world.ledger.run(run.id)
+    assert failed.state is RunState.FAILED
+    assert "an error of its own" in failed.reason
+    assert world.ledger.avoided(world.clock.now()) == ()
+
+
+def test_resume_takes_a_held_run_up_again_whatever_the_budgets_say(world: World) -> None:
+    run = world.submit()
+    for _ in range(4):
+        world.sweep()
+        if world.ledger.run(run.id).state is RunState.RUNNING:
+            world.finish(run, 1)
+    assert world.ledger.run(run.id).state is RunState.HELD
+    last = world.last(run)
+    world.ledger.append_event("resumed", "resumed by hand", run_id=run.id, allocation_no=last.no)
+    world.ledger.advance_run(run.id, expected=RunState.HELD, to=RunState.RECOVERING, reason="resumed")
+    world.sweep()
+    world.sweep()
+    assert world.ledger.run(run.id).state is RunState.RUNNING
+    assert world.last(run).no == last.no + 1

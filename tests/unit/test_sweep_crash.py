@@ -1,4 +1,4 @@
-"""Promises P1 and P2: the process may be killed before or after any side effect, and nothing doubles or is lost."""
+"""Promises P1 and P2: a kill before or after any side effect doubles nothing and loses nothing."""
 
 from collections import Counter
 from pathlib import Path
@@ -18,7 +18,7 @@ def crash_points(root: Path, after: bool) -> int:
 
 
 def story(world: World, fuse: Fuse) -> None:
-    """Submit, lose a node, recover, finish; the fuse may end the process anywhere, and then a new one goes on."""
+    """Submit, lose a node, recover; the fuse may end the process anywhere, and then a new one goes on."""
 
     def survive(step: object) -> None:
         try:

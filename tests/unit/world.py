@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.clock import ManualClock
-from supervisor.domain.evidence import Phase
-from supervisor.domain.facts import ENDED_JOBS, JobRow, JobState, Known
+from supervisor.domain.facts import ENDED_JOBS, JobRow, Known
 from supervisor.domain.folder import RunFolder
-from supervisor.domain.ids import AllocationNo, JobId, find_token
+from supervisor.domain.ids import AllocationNo, find_token
 from supervisor.domain.policy import Mode, NodePolicy, Policy
 from supervisor.domain.run import Allocation, Run
-from supervisor.domain.spec import JobSpec
+from supervisor.domain.signature import Signature
 from supervisor.ledger.store import Ledger
 from supervisor.slurm.client import Slurm
 from supervisor.slurm.simulated import SimulatedSlurm
 from supervisor.sweep.begin import begin_run, plan_beginning
 from supervisor.sweep.circle import Sweep, SweepReport
+from tests.unit.dcp_files import set_mtime, write_checkpoint
 from tests.unit.facts import NOW, spec
 
 NODES = tuple(f"node{number:03d}" for number in range(1, 7))
@@ -100,6 +100,7 @@ class World:
         self.slurm = SimulatedSlurm(self.clock, nodes=NODES, **slurm)
         self.ledger = Ledger.open(url or f"sqlite:///{root}/ledger.db", self.clock)
         self.policy = Policy(nodes=NodePolicy(mode=Mode.ACT))
+        self.signatures: tuple[Signature, ...] = ()
         self._actors = 0
 
     def submit(self, *, fuse: Fuse | None = None, **parts: Any) -> Run:
@@ -123,7 +124,7 @@ class World:
             slurm,
             self.clock,
             policy=self.policy,
-            signatures=(),
+            signatures=self.signatures,
             owner="alice",
             actor=self._actor(),
         )
@@ -174,6 +175,13 @@ class World:
             )
         )
 
+    def save(self, directory: str, step: int, *, attempt: int = 1, late_s: float = 0) -> Path:
+        """Write a whole checkpoint, committed now or ``late_s`` seconds from now."""
+        path = write_checkpoint(self.root / directory / f"step-{step}-a{attempt}")
+        for file in path.iterdir():
+            set_mtime(file, self.clock.now().timestamp() + late_s)
+        return path
+
     def finish(self, run: Run, rc: int = 0) -> None:
         """Let the newest allocation's training end with ``rc``."""
         last = self.last(run)
@@ -188,5 +196,3 @@ class World:
     @staticmethod
     def _fused(target: Any, effects: frozenset[str], fuse: Fuse | None) -> Any:
         return Fused(target, effects, fuse) if fuse is not None else target
-
-
