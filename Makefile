@@ -1,6 +1,8 @@
 # Two commands do all the set-up: `make demo` (the main job) and `make test`.
 SHELL := /bin/bash
-PYTHON ?= $(shell command -v python3.13 || command -v python3.12 || command -v python3.11 || command -v python3)
+# The first Python that runs and is new enough; a shim that stands for no version does not run.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
@@ -18,10 +20,11 @@ packages:
 	@.ci/packages
 
 $(BIN)/.ready: pyproject.toml
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"Python 3.11 or newer is needed, $(PYTHON) is {v[0]}.{v[1]}; say make PYTHON=/path/to/python3.11")'
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer with venv is needed; say make PYTHON=/path/to/python" >&2; exit 1; }
 	@echo "venv: $(VENV) with $(PYTHON)"
 	@$(PYTHON) -m venv $(VENV)
-	@timeout 1800 $(PIP) install -e '.[all]' --group dev || { $(PIP) install -U pip && timeout 1800 $(PIP) install -e '.[all]' --group dev; }
+	@timeout 600 $(PIP) install 'pip>=25.1'
+	@timeout 1800 $(PIP) install -e '.[all]' --group dev
 	@touch $@
 
 demo: packages $(BIN)/.ready

@@ -47,6 +47,12 @@ def _is_slurms(process: Process) -> bool:
     return process.name.startswith(("slurmd", "slurmstepd"))
 
 
+def _is_lost(state: str) -> bool:
+    """Say whether the controller misses a node; a drained one stays DOWN when it is seen again (22.05)."""
+    seen_again = "DRAIN" in state and "NOT_RESPONDING" not in state and "UNKNOWN" not in state
+    return not seen_again and any(word in state for word in _LOST)
+
+
 def return_node(
     node: str, *, own: Ownership, layout: Layout, record: Record, host: Host, clock: Clock
 ) -> None:
@@ -68,7 +74,7 @@ def return_node(
     deadline = clock.now() + _PATIENCE
     while True:
         state = (read_nodes(layout) or {}).get(node, "UNKNOWN")
-        if not any(word in state for word in _LOST):
+        if not _is_lost(state):
             return
         if clock.now() >= deadline:
             raise LabError(

@@ -171,6 +171,7 @@ def _record_sighting(allocation: Allocation, sighting: Sighting, hands: Hands) -
         if sighting.job.submit_at is not None:
             facts["submitted_at"] = sighting.job.submit_at
         facts["restart_count"] = sighting.job.restart_count
+        facts["job_id"] = sighting.job.job_id
     if sighting.phase is Phase.RUNNING:
         if sighting.nodes:
             facts["nodes"] = sighting.nodes

@@ -1,6 +1,7 @@
 """Looks at one allocation from all sides; the only part of a sweep that reads for a single run."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from supervisor.domain.folder import RunFolder
 from supervisor.domain.ids import NodeName
 from supervisor.domain.run import Allocation, Run, RunState
 from supervisor.domain.spec import JobSpec
-from supervisor.observe.folder import read_exit_marker, read_log_tail, read_progress
+from supervisor.observe.folder import read_claim, read_exit_marker, read_log_tail, read_progress
 from supervisor.observe.scheduler import ClusterView, Located, locate
 from supervisor.slurm.client import Slurm
 
@@ -22,6 +23,7 @@ def look(
 ) -> Sighting:
     """Return everything that is known of ``allocation`` at ``now``."""
     folder = RunFolder(run.folder)
+    allocation = with_claim_holder(folder, allocation)
     marker = read_exit_marker(folder, allocation.no)
     if marker is not None and allocation.job_id is not None and marker.job_id != allocation.job_id:
         marker = None
@@ -44,6 +46,18 @@ def look(
         cancel_asked=run.state is RunState.CANCELLING,
         job_ended_at=ended_at or (marker.at if marker is not None and over else None),
     )
+
+
+def with_claim_holder(folder: RunFolder, allocation: Allocation) -> Allocation:
+    """Return the allocation as the one of the job that holds its claim.
+
+    Should a doubtful submission have left two jobs with one token, only the holder trains, and that may be
+    the one that the ledger does not name.
+    """
+    claim = read_claim(folder, allocation.no)
+    if claim is None or claim[1] != allocation.token or claim[0] == allocation.job_id:
+        return allocation
+    return replace(allocation, job_id=claim[0], submitted_at=None)
 
 
 def is_done(run: Run, spec: JobSpec, progress: ProgressFacts | None) -> bool | None:

@@ -1,5 +1,6 @@
 """The whole circle on a simulated cluster."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.domain.action import ActionKind, ActionState
-from supervisor.domain.facts import JobState, Known, NodeFlag
+from supervisor.domain.facts import Accepted, JobState, Known, NodeFlag
 from supervisor.domain.folder import RunFolder
 from supervisor.domain.ids import AllocationNo
 from supervisor.domain.run import AllocationState, RunState
@@ -470,3 +471,20 @@ def test_resume_takes_a_held_run_up_again_whatever_the_budgets_say(world: World)
     world.sweep()
     assert world.ledger.run(run.id).state is RunState.RUNNING
     assert world.last(run).no == last.no + 1
+
+
+def test_p1_of_two_jobs_with_one_token_the_one_that_holds_the_claim_is_followed(world: World) -> None:
+    run = world.submit()
+    world.sweep()
+    first = world.last(run)
+    options = ["--nodes=2", "--partition=main", f"--comment=supervise:{first.token}", "--job-name=demo"]
+    twin = world.slurm.submit(RunFolder(run.folder).script(first.no), options)
+    assert isinstance(twin, Accepted)
+    claim = RunFolder(run.folder).claim(first.no)
+    claim.mkdir()
+    (claim / "job").write_text(json.dumps({"job_id": twin.job_id, "token": first.token}))
+    world.slurm.finish(first.job_id or 0, 77)
+    world.sweep()
+    assert world.last(run).job_id == twin.job_id
+    assert world.ledger.run(run.id).state in {RunState.QUEUED, RunState.RUNNING}
+    assert len(world.ledger.allocations(run.id)) == 1
