@@ -31,11 +31,21 @@ def tell(
         )
         if not ledger.start_action(action.id, actor):
             continue  # told before, or somebody else is telling it
-        delivered = notify(target, subject, body)
-        if delivered:
+        why = _deliver(notify, target, subject, body)
+        if not why:
             ledger.settle_action(action.id, ActionState.APPLIED, f"told {target}")
             continue
-        why = "no plugin knows such a target" if delivered is None else "it could not be delivered"
         ledger.settle_action(action.id, ActionState.REFUSED, why)
         troubles.append(f"news for {target}: {why}")
     return tuple(troubles)
+
+
+def _deliver(notify: Notify, target: str, subject: str, body: str) -> str:
+    """Return why news could not be delivered, or an empty string."""
+    try:
+        delivered = notify(target, subject, body)
+    except Exception as error:  # noqa: BLE001 - a plugin of anybody's; news never stop a recovery
+        return f"its plugin failed: {type(error).__name__}: {error}"
+    if delivered is None:
+        return "no plugin knows such a target"
+    return "" if delivered else "it could not be delivered"

@@ -112,7 +112,8 @@ def settle(
         plan: what would be submitted; the same as the first time.
         jobs: the job list of this sweep; it must be known.
         actor: host:pid of this process.
-        grace: how long after the call a missing job may still appear (a frozen slurmctld accepts late).
+        grace: how long a job may still appear after Slurm has answered a first search without it: what a
+            frozen slurmctld had received, it accepts when it goes on.
         now: the time of this sweep.
     """
     if allocation.state is not AllocationState.PLANNED:
@@ -123,12 +124,26 @@ def settle(
     found = search(run, allocation, jobs=jobs, slurm=slurm)
     if found is not None:
         return _adopt(ledger, action, allocation, found[0], "found again by its token", submitted_at=found[1])
-    acted_at = action.acted_at or action.planned_at
-    if now - acted_at < grace:
+    if now - _first_search(ledger, action, now) < grace:
         return Submitted(state=ActionState.UNKNOWN, text="waiting for a doubtful submission to show up")
     if action.state is ActionState.ACTING:
         ledger.settle_action(action.id, ActionState.UNKNOWN, "the process that acted on it is gone")
     return submit(ledger, slurm, action=action, allocation=allocation, plan=plan, actor=actor)
+
+
+def _first_search(ledger: Ledger, action: Action, now: datetime) -> datetime:
+    """Return when Slurm first answered a search for the action since it was last tried; now, if just now."""
+    tried_at = action.acted_at or action.planned_at
+    for event in ledger.events(action.run_id, since=tried_at):
+        if event.kind == "searched" and event.allocation_no == action.allocation_no:
+            return event.at
+    ledger.append_event(
+        "searched",
+        "the job of a doubtful submission is not to be found yet",
+        action.run_id,
+        allocation_no=action.allocation_no,
+    )
+    return now
 
 
 def withdraw(ledger: Ledger, action: Action, allocation: Allocation, *, actor: str) -> bool:

@@ -14,6 +14,7 @@ from supervisor.act.submission import settle, withdraw
 from supervisor.clock import Clock
 from supervisor.decide.nodes import DrainCount
 from supervisor.domain.action import Action, ActionKind
+from supervisor.domain.facts import Known
 from supervisor.domain.policy import Policy
 from supervisor.domain.run import (
     LIVE_ALLOCATIONS,
@@ -51,6 +52,8 @@ class SweepReport:
     """What a sweep saw and did: one sentence per run."""
 
     lines: tuple[str, ...]
+    errors: tuple[str, ...] = ()
+    """Those of the lines that say what went wrong in the sweep itself; worth a mail from cron."""
     blind: str = ""
     """Why nothing could be concluded; empty when Slurm answered."""
     busy: str = ""
@@ -108,11 +111,14 @@ class Sweep:
         self._owner = owner
         self._actor = actor or actor_name()
         self._under_way = False
+        self._cluster = ""
+        self._errors: list[str] = []
         self._notify = notify
         self._notify_targets = notify_targets
 
     def run(self, *, dry_run: bool = False) -> SweepReport:
         """Make one pass; with ``dry_run`` only say what it would do."""
+        self._errors.clear()
         if dry_run or self._policy.paused:
             return self._pass(dry_run=True)
         busy = self._take_lease()
@@ -124,23 +130,35 @@ class Sweep:
             self._ledger.release_lease(LEASE, self._actor)
 
     def _pass(self, *, dry_run: bool) -> SweepReport:
-        runs = self._ledger.runs(SUPERVISED_RUNS, self._owner)
+        self._under_way = False
+        controller = self._slurm.controller()
         view = ClusterView(jobs=self._slurm.jobs(), nodes=self._slurm.nodes())
-        blind = view.blind()
-        if blind:
+        if not isinstance(controller, Known) or view.blind():
+            runs = self._ledger.runs(SUPERVISED_RUNS, self._owner)
+            blind = view.blind() if isinstance(controller, Known) else f"no controller: {controller.why}"
             lines = [f"run {run.id} {run.name}: blind: nothing is changed" for run in runs]
             return SweepReport(lines=tuple(lines), blind=blind, live_runs=len(runs))
+        self._cluster = controller.value.cluster
         lines = [] if dry_run else self._settle_submissions(view)
-        for run in self._ledger.runs(SUPERVISED_RUNS, self._owner):
+        for run in self._runs():
             if not dry_run and not self._ledger.renew_lease(LEASE, self._actor, self._lease):
-                return SweepReport(lines=tuple(lines), busy="another sweep took the lease over")
+                return SweepReport(
+                    lines=tuple(lines), errors=tuple(self._errors), busy="another sweep took the lease over"
+                )
             lines.extend(self._one_run(run, view, dry_run=dry_run))
         if not dry_run:
             lines.extend(self._carry_out_drains())
-        after = self._ledger.runs(SUPERVISED_RUNS, self._owner)
+        after = self._runs()
         quiet = {RunState.QUEUED, RunState.RUNNING, RunState.WAITING}
         restless = self._under_way or any(run.state not in quiet for run in after)
-        return SweepReport(lines=tuple(lines), live_runs=len(after), restless=restless)
+        return SweepReport(
+            lines=tuple(lines), errors=tuple(self._errors), live_runs=len(after), restless=restless
+        )
+
+    def _runs(self) -> tuple[Run, ...]:
+        """Return the runs to look at. Those of other clusters in the same ledger are not to be found here."""
+        runs = self._ledger.runs(SUPERVISED_RUNS, self._owner)
+        return tuple(run for run in runs if run.cluster == self._cluster)
 
     def _take_lease(self) -> str:
         """Take the lease; return who else has it, or an empty string."""
@@ -167,11 +185,14 @@ class Sweep:
                 lines.extend(f"  {text}" for text in self._tell(plan))
             return lines
         except SupervisorError as error:
-            return [f"run {run.id} {run.name}: error: {error}"]
+            return self._error(run, str(error))
         except Exception as error:
             log.exception("bug", run=run.id)
-            what = f"{type(error).__name__}: {error}"
-            return [f"run {run.id} {run.name}: error: please report this as a bug: {what}"]
+            return self._error(run, f"please report this as a bug: {type(error).__name__}: {error}")
+
+    def _error(self, run: Run, text: str) -> list[str]:
+        self._errors.append(f"run {run.id} {run.name}: error: {text}")
+        return self._errors[-1:]
 
     def _tell(self, plan: RunPlan) -> tuple[str, ...]:
         targets = tuple(dict.fromkeys((*plan.spec.notify, *self._notify_targets)))
@@ -222,7 +243,7 @@ class Sweep:
             if action.run_id is None or action.allocation_no is None:
                 continue
             run = self._ledger.run(action.run_id)
-            if self._owner is not None and run.owner != self._owner:
+            if run.cluster != self._cluster or self._owner not in {None, run.owner}:
                 continue
             allocation = self._ledger.allocation(action.run_id, action.allocation_no)
             lines.extend(self._settle_submission(run, allocation, action, view))
@@ -250,7 +271,7 @@ class Sweep:
                 now=self._clock.now(),
             )
         except SupervisorError as error:
-            return [f"run {run.id} {run.name}: error: {error}"]
+            return self._error(run, str(error))
         if run.state in {RunState.RECOVERING, RunState.QUEUED}:
             report_submission(run.id, run.state, done, self._ledger)
         return [f"run {run.id} {run.name}: submission of allocation {allocation.no}: {done.text}"]
@@ -259,9 +280,10 @@ class Sweep:
         """Carry out the drains that were decided, in this sweep or in one that was cut short."""
         lines: list[str] = []
         for action in self._ledger.open_actions([ActionKind.DRAIN]):
-            if action.run_id is None:
+            run = self._ledger.run(action.run_id) if action.run_id is not None else None
+            if run is None or run.cluster != self._cluster:
                 continue
-            hands = self._hands(self._ledger.run(action.run_id))
+            hands = self._hands(run)
             lines.append(f"  {hands.drainer().drain(action)}")
         return lines
 

@@ -12,10 +12,11 @@ import pytest
 from supervisor.domain.action import ActionKind, ActionState
 from supervisor.domain.facts import Accepted, JobState, Known, NodeFlag
 from supervisor.domain.folder import RunFolder
-from supervisor.domain.ids import AllocationNo
+from supervisor.domain.ids import AllocationNo, Token
 from supervisor.domain.run import AllocationState, RunState
 from supervisor.errors import PolicyRefusal, SlurmUnavailable
 from supervisor.hooks import load_plugins, load_signatures
+from supervisor.ledger.rows import NewAllocation
 from supervisor.ledger.store import Ledger
 from tests.unit.dcp_files import write_checkpoint
 from tests.unit.world import World
@@ -336,7 +337,7 @@ def test_a_sweep_asks_slurm_once_for_jobs_and_once_for_nodes_whatever_the_number
     world.sweep()
     world.slurm.calls.clear()
     world.sweep()
-    assert world.slurm.calls == {"jobs": 1, "nodes": 1}
+    assert world.slurm.calls == {"controller": 1, "jobs": 1, "nodes": 1}
     world.ledger.close()
 
 
@@ -488,3 +489,21 @@ def test_p1_of_two_jobs_with_one_token_the_one_that_holds_the_claim_is_followed(
     assert world.last(run).job_id == twin.job_id
     assert world.ledger.run(run.id).state in {RunState.QUEUED, RunState.RUNNING}
     assert len(world.ledger.allocations(run.id)) == 1
+
+
+def test_p3_runs_of_another_cluster_in_the_same_ledger_are_left_alone(world: World) -> None:
+    ours = world.submit(name="ours", nodes=2)
+    theirs = world.ledger.create_run(
+        uid="zzzzzzzz",
+        name="theirs",
+        owner="alice",
+        cluster="elsewhere",
+        spec_json=ours.spec_json,
+        folder=world.root / ".supervise" / "theirs-zzzzzzzz",
+        allocation=NewAllocation(token=Token("zzzzzzzzzzzzzzzz"), num_nodes=2),
+        action_payload="{}",
+    )[0]
+    before = (world.ledger.run(theirs.id), world.ledger.actions(theirs.id))
+    world.sweep_for(60 * MINUTE, every=MINUTE)
+    assert (world.ledger.run(theirs.id), world.ledger.actions(theirs.id)) == before
+    assert world.ledger.run(ours.id).state is RunState.RUNNING

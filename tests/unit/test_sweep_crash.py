@@ -28,7 +28,7 @@ def story(world: World, fuse: Fuse) -> None:
             world.pass_time(130)
 
     survive(lambda: world.submit(fuse=fuse))
-    for _ in range(3):
+    for _ in range(4):
         survive(lambda: world.sweep(fuse=fuse))
         world.pass_time(31)
     if not world.ledger.runs(None, None):
@@ -37,7 +37,7 @@ def story(world: World, fuse: Fuse) -> None:
         world.sweep(fuse=fuse)
     world.slurm.fail_node("node003")
     world.pass_time(15)
-    for _ in range(4):
+    for _ in range(6):
         survive(lambda: world.sweep(fuse=fuse))
         world.pass_time(31)
 
