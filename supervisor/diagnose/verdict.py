@@ -11,6 +11,8 @@ from supervisor.domain.ids import NodeName
 from supervisor.domain.nodeset import fold
 from supervisor.domain.signature import Signature
 
+EXIT_NO_PLACE = 74
+"""The claim or the working directory could not be used (templates/partials/claim)."""
 EXIT_REQUEUED = 76
 """The script found that Slurm had requeued it and did not train (templates/partials/claim)."""
 EXIT_CLAIM_LOST = 77
@@ -30,6 +32,7 @@ _SLURM_CLASSES = {
 
 _EXIT_CLASSES: dict[int | None, tuple[FailureClass, str]] = {
     EXIT_STOPPED: (FailureClass.TIME_LIMIT, "the training saved and stopped early because it was asked to"),
+    EXIT_NO_PLACE: (FailureClass.FILESYSTEM, "the run folder or the working directory could not be used"),
     EXIT_REQUEUED: (
         FailureClass.PREEMPTED,
         "Slurm requeued the job in spite of --no-requeue; it stood aside",

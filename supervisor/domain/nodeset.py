@@ -9,7 +9,7 @@ from supervisor.domain.ids import NodeName
 
 # ClusterShell evaluates these as groups and set algebra; in a node list they are an error.
 _ALGEBRA = frozenset("@!&^% \t\r\n")
-_PLAIN_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ITEM = re.compile(r"(?:\[[^\]]*\]|[^,\[])+")
 _BRACKET = re.compile(r"\[([^\]]*)\]")
 _RANGE = re.compile(r"(\d{1,12})-(\d{1,12})")
@@ -19,7 +19,7 @@ MAX_NODES = 200_000
 
 def is_node_name(text: str) -> bool:
     """Say whether ``text`` is one plain node name without brackets or separators."""
-    return len(text) <= 255 and _PLAIN_NAME.match(text) is not None
+    return len(text) <= 255 and _PLAIN_NAME.fullmatch(text) is not None
 
 
 def unfold(text: str) -> tuple[NodeName, ...]:

@@ -23,8 +23,8 @@ from supervisor.domain.ids import find_token
 from supervisor.domain.nodeset import unfold
 from supervisor.domain.units import parse_duration, parse_memory, parse_slurm_time
 
-_ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
-_OPTION_NAME = re.compile(r"^[a-z][a-z0-9-]*$")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OPTION_NAME = re.compile(r"[a-z][a-z0-9-]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 OWNED_OPTIONS = {
@@ -37,6 +37,7 @@ OWNED_OPTIONS = {
     "export": "write launch.env; the environment of the first submission is kept for all",
     "export-file": "write launch.env; the environment of the first submission is kept for all",
     "get-user-env": "write launch.setup; the environment of the first submission is kept for all",
+    "gpus": "write slurm.gpus_per_node; a total would not follow the number of nodes",
     "gid": "a run is its submitter's",
     "help": "see man sbatch",
     "job-name": "write name",
@@ -90,22 +91,22 @@ def _no_nul(text: str) -> str:
 
 def _check_time(text: str) -> str:
     parse_slurm_time(text)
-    return text
+    return _no_control_characters(text)
 
 
 def _check_memory(text: str) -> str:
     parse_memory(text)
-    return text
+    return _no_control_characters(text)
 
 
 def _check_duration(text: str) -> str:
     parse_duration(text)
-    return text
+    return _no_control_characters(text)
 
 
 def _check_option(name: str) -> str:
     """Refuse under slurm.extra what has its own place, and what no option of sbatch can be."""
-    if not _OPTION_NAME.match(name):
+    if not _OPTION_NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a long sbatch option name such as mail-type")
     if name in OWNED_OPTIONS:
         raise ValueError(f"--{name} belongs to the supervisor: {OWNED_OPTIONS[name]}")
@@ -120,7 +121,7 @@ def _check_option(name: str) -> str:
 
 
 def _check_env_name(name: str) -> str:
-    if not _ENV_NAME.match(name):
+    if not _ENV_NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a name of an environment variable")
     if name.startswith(("SUPERVISE_", "SLURM_")):
         raise ValueError(f"{name} is set by the supervisor or by Slurm")

@@ -5,10 +5,10 @@ from datetime import timedelta
 
 UNLIMITED_WORDS = frozenset({"UNLIMITED", "INFINITE"})
 
-_SLURM_TIME = re.compile(r"^(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})$")
-_SUFFIXED_TIME = re.compile(r"^(?P<number>\d+(?:\.\d+)?)(?P<unit>[smhd])$")
+_SLURM_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
+_SUFFIXED_TIME = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[smhd])")
 _SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_MEMORY = re.compile(r"^(?P<number>\d+)(?P<unit>[KMGT]?)B?$", re.IGNORECASE)
+_MEMORY = re.compile(r"(?P<number>\d+)(?P<unit>[KMGT]?)B?", re.IGNORECASE)
 _MIB_PER_UNIT = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024 * 1024}
 
 
@@ -23,7 +23,7 @@ def parse_slurm_time(text: str) -> timedelta | None:
     """
     if text.upper() in UNLIMITED_WORDS:
         return None
-    match = _SLURM_TIME.match(text)
+    match = _SLURM_TIME.fullmatch(text)
     if match is None:
         raise ValueError(
             f"{text!r} is not a Slurm time (minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS)"
@@ -54,7 +54,7 @@ def parse_duration(text: str) -> timedelta:
     Raises:
         ValueError: if the text is neither, or unlimited.
     """
-    match = _SUFFIXED_TIME.match(text)
+    match = _SUFFIXED_TIME.fullmatch(text)
     if match is not None:
         return timedelta(seconds=float(match["number"]) * _SECONDS_PER_UNIT[match["unit"]])
     duration = parse_slurm_time(text)
@@ -69,7 +69,7 @@ def parse_memory(text: str) -> int:
     Raises:
         ValueError: if the text is no memory size.
     """
-    match = _MEMORY.match(text)
+    match = _MEMORY.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a memory size (a number with K, M, G or T; bare numbers are MiB)")
     return int(int(match["number"]) * _MIB_PER_UNIT[match["unit"].upper()])

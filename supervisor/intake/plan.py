@@ -56,7 +56,7 @@ def plan_submission(request: AllocationRequest, *, template_dirs: Sequence[Path]
         *sbatch_options(spec, num_nodes=request.num_nodes, exclude=request.excluded),
         f"--comment={_comment(request)}",
         f"--chdir={request.chdir}",
-        f"--output={_output_pattern(request.chdir, folder.log(request.no))}",
+        f"--output={_output_pattern(folder.log(request.no))}",
         # The submitter's environment as it was at first: cron, which submits later ones, has a bare one.
         f"--export-file={folder.environment()}",
     )
@@ -80,7 +80,7 @@ def sbatch_options(spec: JobSpec, *, num_nodes: int, exclude: Sequence[NodeName]
 
     Args:
         spec: the run.
-        num_nodes: nodes that the training uses; spares come on top where the ladder uses them.
+        num_nodes: nodes that the training uses.
         exclude: nodes to keep off, besides the spec's own.
     """
     slurm = spec.slurm
@@ -92,7 +92,7 @@ def sbatch_options(spec: JobSpec, *, num_nodes: int, exclude: Sequence[NodeName]
         "account": slurm.account,
         "qos": slurm.qos,
         "time": slurm.time,
-        "nodes": num_nodes + _spares(spec),
+        "nodes": num_nodes,
         "ntasks-per-node": tasks_per_node(spec),
         "cpus-per-task": slurm.cpus_per_task,
         "gpus-per-node": slurm.gpus_per_node,
@@ -199,21 +199,15 @@ def _comment(request: AllocationRequest) -> str:
     return " ".join(filter(None, (request.spec.slurm.comment, format_token(request.token))))
 
 
-def _output_pattern(chdir: Path, log: Path) -> str:
-    """Return ``--output`` for a log.
+def _output_pattern(log: Path) -> str:
+    """Return the ``--output`` pattern that means exactly this file.
 
-    slurmstepd expands ``%`` and takes backslashes out of the pattern, and a pattern with a backslash is not
-    expanded at all (22.05), so a hostile path cannot be written safely. What it puts in front of a relative
-    pattern, the working directory, is taken as it is; and below that a run folder has plain names only.
+    Where a pattern holds a backslash, slurmstepd takes one off each pair and expands no ``%``; where it holds
+    none, ``%%`` is a percent sign (sbatch(1) "filename pattern"; both seen on 22.05). A relative pattern is
+    no way round it: the working directory is put in front of it first.
     """
-    try:
-        return str(log.relative_to(chdir))
-    except ValueError:
-        return str(log).replace("%", "%%")
-
-
-def _spares(spec: JobSpec) -> int:
-    return spec.nodes.spares if Rung.SPARE in spec.recovery.ladder else 0
+    text = str(log)
+    return text.replace("\\", "\\\\") if "\\" in text else text.replace("%", "%%")
 
 
 def _signal_seconds(spec: JobSpec) -> int:
@@ -232,6 +226,11 @@ def _warnings(spec: JobSpec) -> tuple[str, ...]:
         )
     if spec.checkpoint is None:
         warnings.append("checkpoint.dir is not set: after a failure the training starts again at step 0")
-    if spec.nodes.spares and not _spares(spec):
-        warnings.append("nodes.spares is ignored: recovery.ladder does not hold spare")
+    inside = [rung for rung in spec.recovery.ladder if rung is not Rung.RESUBMIT]
+    if inside or spec.nodes.spares:
+        # Spares that nothing uses would only be taken from others.
+        warnings.append(
+            "recovery inside the allocation is not there yet: nodes.spares and the rungs "
+            f"{', '.join(inside) or 'spare'} are not used, every recovery is a resubmission"
+        )
     return tuple(warnings)

@@ -91,7 +91,12 @@ def test_a_node_failure_that_names_no_node_blames_none() -> None:
 
 @pytest.mark.parametrize(
     ("code", "expected"),
-    [(76, FailureClass.PREEMPTED), (77, FailureClass.SCHEDULER), (85, FailureClass.TIME_LIMIT)],
+    [
+        (74, FailureClass.FILESYSTEM),
+        (76, FailureClass.PREEMPTED),
+        (77, FailureClass.SCHEDULER),
+        (85, FailureClass.TIME_LIMIT),
+    ],
 )
 def test_the_exit_codes_of_our_own_scripts_have_a_meaning(code: int, expected: FailureClass) -> None:
     seen = sighting(job=job(JobState.FAILED, exit_code=code), marker=marker(code))

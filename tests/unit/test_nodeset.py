@@ -56,7 +56,7 @@ def test_p9_any_text_is_a_list_or_a_value_error(text: str) -> None:
     assert all("\n" not in name and " " not in name for name in found)
 
 
-@pytest.mark.parametrize("name", ["", "-n", "a b", "a\nb", "n[1-2]", "x" * 300, "$(touch x)"])
+@pytest.mark.parametrize("name", ["", "n1\n", "-n", "a b", "a\nb", "n[1-2]", "x" * 300, "$(touch x)"])
 def test_what_is_no_name_is_not_folded(name: str) -> None:
     assert not is_node_name(name)
     with pytest.raises(ValueError, match="node name"):
