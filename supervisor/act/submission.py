@@ -13,7 +13,7 @@ from supervisor.domain.action import Action, ActionState
 from supervisor.domain.facts import Accepted, JobRow, JobState, Known, Reading, Refused
 from supervisor.domain.folder import RunFolder
 from supervisor.domain.ids import JobId
-from supervisor.domain.run import Allocation, AllocationState, Run
+from supervisor.domain.run import Allocation, AllocationState, Run, RunState
 from supervisor.domain.submission import SubmissionPlan
 from supervisor.intake.files import write_files
 from supervisor.ledger.store import Ledger
@@ -128,7 +128,18 @@ def settle(
         return Submitted(state=ActionState.UNKNOWN, text="waiting for a doubtful submission to show up")
     if action.state is ActionState.ACTING:
         ledger.settle_action(action.id, ActionState.UNKNOWN, "the process that acted on it is gone")
+    if run.state is RunState.CANCELLING:
+        return _give_up(ledger, action, allocation)
     return submit(ledger, slurm, action=action, allocation=allocation, plan=plan, actor=actor)
+
+
+def _give_up(ledger: Ledger, action: Action, allocation: Allocation) -> Submitted:
+    text = "its job never showed up, and the run was cancelled meanwhile"
+    ledger.settle_action(action.id, ActionState.REFUSED, text, expected=ActionState.UNKNOWN)
+    ledger.advance_allocation(
+        allocation.run_id, allocation.no, expected=AllocationState.PLANNED, to=AllocationState.REFUSED
+    )
+    return Submitted(state=ActionState.REFUSED, text=text)
 
 
 def _first_search(ledger: Ledger, action: Action, now: datetime) -> datetime:
@@ -192,4 +203,6 @@ def _adopt(
 def _close(ledger: Ledger, action: Action, state: ActionState, detail: str) -> None:
     if action.state is ActionState.PLANNED:
         ledger.start_action(action.id, "")
-    ledger.settle_action(action.id, state, detail)
+    # The row may be in doubt, or be acted on by now: what was read of it before is no longer sure.
+    if not ledger.settle_action(action.id, state, detail):
+        ledger.settle_action(action.id, state, detail, expected=ActionState.UNKNOWN)

@@ -1,18 +1,23 @@
 """What every command needs, made when first asked for: settings, ledger, Slurm, plugins, clock."""
 
+import logging
 import os
+import sys
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
 import click
+import structlog
 from pluggy import PluginManager
 
+from supervisor.cli.text import clean, clean_lines
 from supervisor.clock import Clock, SystemClock
 from supervisor.domain.run import Run
 from supervisor.domain.signature import Signature
-from supervisor.errors import NothingMatched, UsageError
+from supervisor.errors import NothingMatched, PolicyRefusal, SettingsError, UsageError
 from supervisor.hooks import load_plugins, load_signatures
+from supervisor.ledger.failures import mask_url
 from supervisor.ledger.store import Ledger
 from supervisor.settings import SITE_FILE, LoadedSettings, Settings, caller_name, load_settings
 from supervisor.slurm.client import Slurm
@@ -57,9 +62,12 @@ class App:
         context = click.get_current_context(silent=True)
         if context is not None:
             context.find_root().call_on_close(ledger.close)
-        for finding in ledger.warnings:
-            click.echo(f"warning: {finding.text}", err=True)
         return ledger
+
+    def warn_of_place(self) -> None:
+        """Say what is doubtful about the ledger's place; only commands that begin or move runs do."""
+        for finding in self.ledger.warnings:
+            click.echo(f"warning: {clean_lines(finding.text)}", err=True)
 
     @cached_property
     def slurm(self) -> Slurm:
@@ -85,7 +93,12 @@ class App:
     @cached_property
     def template_dirs(self) -> tuple[Path, ...]:
         """Template directories of the user and the site, searched before the bundled one."""
-        return (*map(Path, self.settings.templates), SITE_TEMPLATES)
+        named = tuple(Path(text).expanduser() for text in self.settings.templates)
+        missing = [str(path) for path in named if not path.is_dir()]
+        if missing:
+            origin = self.loaded.origin("templates")
+            raise SettingsError(f"{origin}: templates: {', '.join(missing)}: no such directory")
+        return (*named, SITE_TEMPLATES)
 
     @cached_property
     def plugins(self) -> PluginManager:
@@ -126,13 +139,48 @@ class App:
         """
         found = self.ledger.find_runs(text)
         if not found:
-            raise NothingMatched(
-                f"no run {text!r} in {self.settings.ledger}; supervise status --all lists them"
-            )
+            where = mask_url(self.settings.ledger)
+            raise NothingMatched(f"no run {text!r} in {where}; supervise status --all lists them")
         if len(found) > 1:
-            listed = ", ".join(f"{run.id} ({run.name}, {run.state})" for run in found)
-            raise UsageError(f"{text!r} names several runs: {listed}; say the number")
+            listed = "".join(
+                f"\n  {run.id}  {clean(run.name)}  {run.state} since {run.changed_at:%Y-%m-%dT%H:%M:%SZ}"
+                for run in found
+            )
+            raise UsageError(f"{text!r} names several runs; say the number:{listed}")
         return found[0]
+
+    def find_own_run(self, text: str) -> Run:
+        """Return the run that ``text`` names, to change it.
+
+        Raises:
+            NothingMatched: if there is none.
+            UsageError: if several match.
+            PolicyRefusal: if it is somebody else's, as in a ledger that a site shares.
+        """
+        found = self.find_run(text)
+        if found.owner != self.owner:
+            raise PolicyRefusal(
+                f"run {found.id} is {found.owner}'s and you act for {self.owner}; who may cancel their jobs "
+                f"can say SUPERVISE_SLURM_USER={found.owner} supervise ..."
+            )
+        return found
+
+
+def configure_logging(verbose: int) -> None:
+    """Send what is logged to standard error: warnings, with one -v what is done, with two everything."""
+    level = [logging.WARNING, logging.INFO, logging.DEBUG][min(verbose, 2)]
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            # No local variables in tracebacks: they may hold the user's environment.
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            ),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    logging.basicConfig(level=level, stream=sys.stderr, format="%(name)s: %(message)s")
 
 
 pass_app = click.make_pass_decorator(App)

@@ -1,15 +1,18 @@
 """Prints tables as squeue does, and the same rows for scripts."""
 
+import difflib
 import json
 import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
 
+from supervisor.cli.text import clean
+from supervisor.domain.units import format_slurm_time
 from supervisor.errors import UsageError
 
 
@@ -30,11 +33,18 @@ class Style:
     noheader: bool = False
     format: str | None = None
 
+    @property
+    def for_scripts(self) -> bool:
+        """Nothing but rows is wanted."""
+        return self.json or self.parsable or self.noheader or self.format is not None
+
 
 def style_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that all listing commands share."""
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print JSON; times are ISO 8601 in UTC."),
+        click.option(
+            "--json", "as_json", is_flag=True, help="Print JSON: times in UTC, durations in seconds."
+        ),
         click.option("-P", "--parsable2", "parsable", is_flag=True, help="Print fields separated by |."),
         click.option("-n", "-h", "--noheader", is_flag=True, help="Leave the header out."),
         click.option(
@@ -45,20 +55,9 @@ def style_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def clean(value: object) -> str:
-    """Return one line of printable text: what users and jobs wrote never moves the cursor (promise P9)."""
-    text = "-" if value is None or value == "" else str(value)
-    return "".join(char if char.isprintable() else "?" for char in text)
-
-
-def format_age(duration: timedelta | None) -> str:
-    """Return a duration as squeue prints elapsed times: ``[D-]HH:MM:SS``."""
-    if duration is None:
-        return "-"
-    total = max(0, int(duration.total_seconds()))
-    days, rest = divmod(total, 86400)
-    clock = f"{rest // 3600:02d}:{rest % 3600 // 60:02d}:{rest % 60:02d}"
-    return f"{days}-{clock}" if days else clock
+def format_time(moment: datetime | None) -> str:
+    """Return a time as ``2026-03-01T12:00:00Z``."""
+    return "-" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def print_rows(columns: Sequence[Column], rows: Sequence[Sequence[object]], style: Style) -> None:
@@ -67,30 +66,38 @@ def print_rows(columns: Sequence[Column], rows: Sequence[Sequence[object]], styl
     Raises:
         UsageError: if ``--format`` names a column that there is not.
     """
-    picked = list(range(len(columns)))
-    if style.format:
-        names = [column.name.upper() for column in columns]
-        wanted = [name.strip().upper() for name in style.format.split(",") if name.strip()]
-        missing = [name for name in wanted if name not in names]
-        if missing:
-            raise UsageError(f"--format: no column {', '.join(missing)}; there are: {', '.join(names)}")
-        picked = [names.index(name) for name in wanted]
+    picked = _pick([column.name.upper() for column in columns], style.format)
     if style.json:
         keys = [columns[index].name.lower() for index in picked]
         data = [dict(zip(keys, [_plain(row[index]) for index in picked], strict=True)) for row in rows]
-        click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+        # ASCII only: what is not, such as the control characters of ISO 6429, could move the cursor.
+        click.echo(json.dumps(data, indent=2))
         return
     header = [columns[index].name for index in picked]
-    cells = [[clean(row[index]) for index in picked] for row in rows]
+    cells = [[_cell(row[index]) for index in picked] for row in rows]
+    table = cells if style.noheader else [header, *cells]
     if style.parsable:
-        lines = ["|".join(cell.replace("|", "/") for cell in row) for row in cells]
-        click.echo("\n".join(lines if style.noheader else ["|".join(header), *lines]))
+        for row in table:
+            click.echo("|".join(cell.replace("|", "/") for cell in row))
         return
-    _print_table([columns[index] for index in picked], cells, noheader=style.noheader)
+    _print_table([columns[index] for index in picked], table)
 
 
-def _print_table(columns: Sequence[Column], cells: list[list[str]], *, noheader: bool) -> None:
-    table = cells if noheader else [[column.name for column in columns], *cells]
+def _pick(names: list[str], wanted: str | None) -> list[int]:
+    if wanted is None:
+        return list(range(len(names)))
+    asked = [name.strip().upper() for name in wanted.split(",") if name.strip()]
+    missing = [name for name in asked if name not in names]
+    if missing or not asked:
+        near = difflib.get_close_matches(missing[0], names, n=1) if missing else []
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise UsageError(
+            f"--format: no column {', '.join(missing) or 'is named'}{hint}; there are: {', '.join(names)}"
+        )
+    return [names.index(name) for name in asked]
+
+
+def _print_table(columns: Sequence[Column], table: list[list[str]]) -> None:
     if not table:
         return
     widths = [max(len(row[index]) for row in table) for index in range(len(columns))]
@@ -109,11 +116,25 @@ def _is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def _cell(value: object) -> str:
+    match value:
+        case datetime():
+            return format_time(value)
+        case timedelta():
+            return format_slurm_time(value)
+        case _:
+            return clean(value)
+
+
 def _plain(value: object) -> object:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    return value if isinstance(value, (int, float, bool)) or value is None else str(value)
+    match value:
+        case datetime():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case tuple() | list():
+            return [_plain(item) for item in value]
+        case int() | float() | None:
+            return value
+        case _:
+            return str(value)

@@ -7,35 +7,58 @@ import click
 from supervisor.act.cancellation import cancel as cancel_allocation
 from supervisor.act.submission import withdraw
 from supervisor.cli.app import App, pass_app
+from supervisor.cli.text import clean, clean_lines
 from supervisor.domain.action import ActionKind, ActionState
 from supervisor.domain.folder import RunFolder
-from supervisor.domain.run import FINISHED_RUNS, LIVE_ALLOCATIONS, SUPERVISED_RUNS, AllocationState, RunState
+from supervisor.domain.run import (
+    FINISHED_RUNS,
+    LIVE_ALLOCATIONS,
+    SUPERVISED_RUNS,
+    AllocationState,
+    Run,
+    RunState,
+)
 from supervisor.domain.units import parse_duration
-from supervisor.errors import PolicyRefusal, SlurmUnavailable, TryLater, UsageError
+from supervisor.errors import PolicyRefusal, SlurmRejected, SlurmUnavailable, TryLater, UsageError
 from supervisor.sweep.circle import SweepReport
 
 RESTLESS = timedelta(seconds=1)
 """Pause between sweeps while something is under way."""
 LOOK = timedelta(seconds=1)
 """How often a watch looks into the run folders for an exit marker; that costs Slurm nothing."""
+_CANCELLED = "cancelled by its user"
 
 
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Print what would be done and do nothing.")
-@click.option("-q", "--quiet", is_flag=True, help="Print only what is worth a mail from cron: errors.")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only: what is worth a mail from cron.")
 @pass_app
 def sweep(app: App, *, dry_run: bool, quiet: bool) -> None:
-    """Make one pass over all runs: observe, diagnose, decide, act. For cron."""
+    """Make one pass over all runs: observe, diagnose, decide, act. For cron.
+
+    Ends with 75 when another sweep is at work, and with 3 when Slurm or the ledger does not answer; nothing
+    is changed then.
+    """
+    if not quiet:
+        app.warn_of_place()
     report = app.sweep().run(dry_run=dry_run)
     if report.busy:
+        if quiet:
+            # Sweeps that overlap are everyday life under cron and worth no mail.
+            raise click.exceptions.Exit(TryLater.exit_code)
         raise TryLater(f"{report.busy}; nothing to do here")
+    if app.settings.sweep.paused and not (dry_run or quiet):
+        origin = clean(app.loaded.origin("sweep.paused"))
+        click.echo(f"sweep.paused is set ({origin}): nothing is done, this is only a plan", err=True)
     _print(report, quiet=quiet)
     if report.blind:
-        raise SlurmUnavailable(f"{report.blind}; nothing was changed")
+        raise SlurmUnavailable(f"Slurm does not answer: {report.blind}; nothing was changed")
 
 
 @click.command()
-@click.option("--interval", default="15s", show_default=True, help="Pause between sweeps while all is quiet.")
+@click.option(
+    "-i", "--interval", default="15s", show_default=True, help="Pause between sweeps while all is quiet."
+)
 @click.option("--until-done", is_flag=True, help="End when no run needs watching any more.")
 @pass_app
 def watch(app: App, *, interval: str, until_done: bool) -> None:
@@ -48,12 +71,18 @@ def watch(app: App, *, interval: str, until_done: bool) -> None:
         pause = parse_duration(interval)
     except ValueError as error:
         raise UsageError(f"--interval: {error}") from error
-    seen: tuple[str, ...] = ()
+    if pause <= timedelta(0):
+        raise UsageError("--interval: must be longer than nothing, such as 15s")
+    app.warn_of_place()
+    seen: tuple[str, ...] | None = None
     while True:
         report = app.sweep().run()
-        if report.lines != seen or report.blind:
+        shown = (*report.lines, report.blind)
+        if shown != seen and not report.busy:
             _print(report)
-            seen = report.lines
+            if report.blind:
+                click.echo(f"Slurm does not answer: {clean(report.blind)}; it is asked again", err=True)
+            seen = shown
         if until_done and report.live_runs == 0 and not report.busy and not report.blind:
             return
         _rest(app, report, pause)
@@ -64,37 +93,39 @@ def watch(app: App, *, interval: str, until_done: bool) -> None:
 @pass_app
 def cancel(app: App, run: str) -> None:
     """Cancel RUN: its job is cancelled, and it is not taken up again."""
-    found = app.find_run(run)
+    found = app.find_own_run(run)
     if found.state in FINISHED_RUNS:
         click.echo(f"run {found.id} is {found.state} already")
         return
     allocation = app.ledger.allocations(found.id)[-1]
     if found.state is not RunState.CANCELLING and not app.ledger.advance_run(
-        found.id, expected=found.state, to=RunState.CANCELLING, reason="cancelled by its user"
+        found.id, expected=found.state, to=RunState.CANCELLING, reason=_CANCELLED
     ):
         raise TryLater(f"run {found.id} has just changed; look at it and try again")
     if allocation.state not in LIVE_ALLOCATIONS:
-        app.ledger.advance_run(
-            found.id, expected=RunState.CANCELLING, to=RunState.CANCELLED, reason="cancelled by its user"
-        )
+        _end_cancelled(app, found)
         click.echo(f"run {found.id} is cancelled; it had no job")
-        return
-    if allocation.state is AllocationState.PLANNED:
+    elif allocation.state is AllocationState.PLANNED:
         opened = [a for a in app.ledger.open_actions([ActionKind.SUBMIT]) if a.token == allocation.token]
         if opened and withdraw(app.ledger, opened[0], allocation, actor=app.actor):
-            app.ledger.advance_run(
-                found.id, expected=RunState.CANCELLING, to=RunState.CANCELLED, reason="cancelled by its user"
-            )
+            _end_cancelled(app, found)
             click.echo(f"run {found.id} is cancelled before it was submitted")
             return
         click.echo(
-            f"run {found.id} is being submitted right now; the next sweep finds its job and cancels it"
+            f"run {found.id}: it is not known yet whether Slurm took its job; the next sweep searches for it "
+            "and cancels it"
         )
-        return
-    state, text = cancel_allocation(app.ledger, app.slurm, allocation, actor=app.actor)
-    click.echo(f"run {found.id}: {text}")
-    if state is ActionState.UNKNOWN:
-        raise SlurmUnavailable("the next sweep cancels it again")
+    else:
+        state, text = cancel_allocation(app.ledger, app.slurm, allocation, actor=app.actor)
+        if state is ActionState.UNKNOWN:
+            raise SlurmUnavailable(f"run {found.id}: {text}; the next sweep cancels it again")
+        if state is ActionState.REFUSED:
+            raise SlurmRejected(f"run {found.id}: {text}; the next sweep tries again")
+        click.echo(clean(f"run {found.id}: {text}"))
+
+
+def _end_cancelled(app: App, run: Run) -> None:
+    app.ledger.advance_run(run.id, expected=RunState.CANCELLING, to=RunState.CANCELLED, reason=_CANCELLED)
 
 
 @click.command()
@@ -102,7 +133,7 @@ def cancel(app: App, run: str) -> None:
 @pass_app
 def resume(app: App, run: str) -> None:
     """Take RUN up again after it was held, failed or cancelled, from its newest checkpoint."""
-    found = app.find_run(run)
+    found = app.find_own_run(run)
     if found.state in SUPERVISED_RUNS and found.state is not RunState.WAITING:
         raise PolicyRefusal(f"run {found.id} is {found.state}: there is nothing to resume")
     if found.state is RunState.DONE:
@@ -114,10 +145,12 @@ def resume(app: App, run: str) -> None:
     ):
         raise TryLater(f"run {found.id} has just changed; look at it and try again")
     report = app.sweep().run()
-    if report.busy:
-        click.echo(f"run {found.id} goes on with the next sweep ({report.busy})")
-    else:
-        _print(report)
+    if report.busy or report.blind:
+        why = report.busy or f"Slurm does not answer: {report.blind}"
+        click.echo(clean(f"run {found.id} goes on with the next sweep ({why})"))
+        return
+    resumed = app.ledger.run(found.id)
+    click.echo(clean(f"run {resumed.id} {resumed.name} is {resumed.state}: {resumed.reason}"))
 
 
 def wait_for(app: App, run_id: int) -> None:
@@ -128,7 +161,7 @@ def wait_for(app: App, run_id: int) -> None:
         run = app.ledger.run(run_id)
         if f"{run.state}: {run.reason}" != seen:
             seen = f"{run.state}: {run.reason}"
-            click.echo(f"run {run.id} {seen}", err=True)
+            click.echo(clean(f"run {run.id} {seen}"), err=True)
         if run.state is RunState.DONE:
             return
         if run.state in FINISHED_RUNS or run.state is RunState.HELD:
@@ -139,12 +172,11 @@ def wait_for(app: App, run_id: int) -> None:
 
 def _print(report: SweepReport, *, quiet: bool = False) -> None:
     for line in report.lines:
-        if not quiet or "error" in line:
-            click.echo(line)
-    if not report.lines and not quiet and not report.busy:
+        is_error = line in report.errors
+        if is_error or not quiet:
+            click.echo(clean_lines(line), err=is_error)
+    if not report.lines and not quiet and not report.busy and not report.blind:
         click.echo("no runs to look after")
-    if report.blind:
-        click.echo(f"Slurm does not answer: {report.blind}", err=True)
 
 
 def _rest(app: App, report: SweepReport, pause: timedelta) -> None:

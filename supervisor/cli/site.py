@@ -1,14 +1,19 @@
 """supervise nodes, ledger, config: for admins and the curious."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
 from supervisor.cli.app import App, pass_app
 from supervisor.cli.output import Column, Style, print_rows, style_options
-from supervisor.domain.facts import Known
+from supervisor.cli.text import clean, clean_lines
+from supervisor.domain.facts import Known, NodeRow
+from supervisor.domain.ids import NodeName
+from supervisor.domain.nodeset import unfold
 from supervisor.errors import LedgerError, NothingMatched, SlurmUnavailable, UsageError
+from supervisor.ledger.failures import mask_url
 from supervisor.settings import Settings, leaf_names, user_file
 
 _NODES = [
@@ -34,41 +39,57 @@ def nodes(
     noheader: bool,
     columns: str | None,
 ) -> None:
-    """List nodes that our runs keep off or that we drained, with their state in Slurm."""
+    """List nodes that our runs keep off or that we drained, with their state in Slurm.
+
+    OURS is avoided (our runs keep off until UNTIL) or drained (by us, in Slurm).
+    """
     if ctx.invoked_subcommand is not None:
         return
     app: App = ctx.obj
     style = Style(json=as_json, parsable=parsable, noheader=noheader, format=columns)
     reading = app.slurm.nodes()
     states = {row.name: row for row in reading.value} if isinstance(reading, Known) else {}
-    avoided = app.ledger.avoided(app.clock.now())
     controller = app.slurm.controller()
     cluster = controller.value.cluster if isinstance(controller, Known) else ""
-    drained = {row.node for row in app.ledger.our_drains(cluster)}
+    drained = {row.node: row for row in app.ledger.our_drains(cluster)}
+    avoided = app.ledger.avoided(app.clock.now())
     rows: list[list[object]] = []
     for item in avoided:
-        state = states.get(item.node)
-        shown = "+".join([state.base, *sorted(state.flags)]) if state else "unknown"
         ours = "drained" if item.node in drained else "avoided"
-        rows.append([item.node, shown, ours, item.until, item.run_id, item.reason])
+        rows.append([item.node, _state(states, item.node), ours, item.until, item.run_id, item.reason])
+    for name in sorted(drained.keys() - {item.node for item in avoided}):
+        drain = drained[name]
+        rows.append([name, _state(states, name), "drained", None, drain.run_id, drain.reason])
     if everything:
-        named = {item.node for item in avoided}
-        for name in sorted(states.keys() - named):
-            state = states[name]
-            rows.append([name, "+".join([state.base, *sorted(state.flags)]), None, None, None, state.reason])
+        others = sorted(states.keys() - {row[0] for row in rows})
+        rows += [[name, _state(states, name), None, None, None, states[name].reason] for name in others]
     print_rows(_NODES, rows, style)
     if not isinstance(reading, Known):
-        raise SlurmUnavailable(f"states are not known: {reading.why}")
+        raise SlurmUnavailable(f"Slurm does not answer, so the states are not known: {reading.why}")
+
+
+def _state(states: Mapping[NodeName, NodeRow], name: NodeName) -> str:
+    found = states.get(name)
+    return "+".join([found.base, *sorted(found.flags)]) if found else "unknown"
 
 
 @nodes.command()
 @click.argument("node")
 @pass_app
 def clear(app: App, node: str) -> None:
-    """Let our runs use NODE again. Slurm's own state is not touched: scontrol update does that."""
-    if not app.ledger.lift_avoid(node):
+    """Let our runs use NODE again; a node list such as node[001-003] is taken as well.
+
+    Slurm's own state is not touched: scontrol update nodename=NODE state=resume does that.
+    """
+    try:
+        names = unfold(node)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    lifted = [name for name in names if app.ledger.lift_avoid(name)]
+    if not lifted:
         raise NothingMatched(f"nothing is held against {node}; supervise nodes lists what is")
-    click.echo(f"{node} may be used again by our runs")
+    for name in lifted:
+        click.echo(f"{name} may be used again by our runs")
 
 
 @click.group()
@@ -108,7 +129,8 @@ def query(
         key, equals, value = parameter.partition("=")
         if not equals:
             raise UsageError(f"{parameter!r} is not KEY=VALUE")
-        values[key] = int(value) if value.isdecimal() else value
+        # 18 digits: a number beyond 64 bits is none that the database could hold.
+        values[key] = int(value) if value.isdecimal() and len(value) <= 18 else value
     headers, rows = app.ledger.run_named_query(name, values)
     print_rows([Column(name=header.upper()) for header in headers], [list(row) for row in rows], style)
 
@@ -119,7 +141,7 @@ def check(app: App) -> None:
     """Look at the ledger's place, file system, version and soundness."""
     findings = app.ledger.check()
     for finding in findings:
-        click.echo(f"{finding.severity:4} {finding.subject}: {finding.text}")
+        click.echo(clean_lines(f"{finding.severity:4} {finding.subject}: {finding.text}"))
     if any(finding.severity == "fail" for finding in findings):
         raise LedgerError("the ledger is not sound, see above")
 
@@ -134,9 +156,10 @@ def config() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @pass_app
 def show(app: App, *, origin: bool, as_json: bool) -> None:
-    """Print every setting with its value."""
+    """Print every setting with its value, as a config.toml holds it; passwords are left out."""
     data = app.settings.model_dump(mode="json")
     flat = {name: _value(data, name) for name in leaf_names(Settings)}
+    flat["ledger"] = mask_url(app.settings.ledger)
     if as_json:
         shown = {
             name: {"value": value, "origin": app.loaded.origin(name)} if origin else value
@@ -145,8 +168,8 @@ def show(app: App, *, origin: bool, as_json: bool) -> None:
         click.echo(json.dumps(shown, indent=2))
         return
     for name, value in flat.items():
-        tail = f"  # {app.loaded.origin(name)}" if origin else ""
-        click.echo(f"{name} = {json.dumps(value)}{tail}")
+        tail = f"  # {clean(app.loaded.origin(name))}" if origin else ""
+        click.echo(f"{name} = {_toml(value)}{tail}")
 
 
 @config.command()
@@ -154,6 +177,14 @@ def show(app: App, *, origin: bool, as_json: bool) -> None:
 def path(app: App) -> None:
     """Print where the user's settings file is looked for."""
     click.echo(Path(app.environ.get("SUPERVISE_CONFIG") or user_file(app.environ)))
+
+
+def _toml(value: object) -> str:
+    """Print as TOML: JSON, but for tables."""
+    if isinstance(value, dict):
+        inner = ", ".join(f"{json.dumps(key)} = {json.dumps(item)}" for key, item in value.items())
+        return f"{{{inner}}}"
+    return json.dumps(value)
 
 
 def _value(data: object, name: str) -> object:

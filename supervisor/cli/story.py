@@ -1,24 +1,24 @@
-"""supervise status, explain, logs: what happened, why, what next, and did it happen."""
+"""supervise status, explain: what happened, why, what next, and did it happen."""
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
-from pathlib import Path
+from datetime import datetime
 
 import click
 
 from supervisor.cli.app import App, pass_app
-from supervisor.cli.output import Column, Style, clean, format_age, print_rows, style_options
-from supervisor.domain.action import OPEN_ACTIONS, ActionState
-from supervisor.domain.folder import RunFolder
-from supervisor.domain.ids import AllocationNo
+from supervisor.cli.output import Column, Style, format_time, print_rows, style_options
+from supervisor.cli.text import clean
+from supervisor.domain.action import OPEN_ACTIONS, Action, ActionKind, ActionState
 from supervisor.domain.nodeset import fold
-from supervisor.domain.run import FINISHED_RUNS, Allocation, Run, RunState
-from supervisor.errors import NothingMatched
+from supervisor.domain.run import FINISHED_RUNS, LIVE_ALLOCATIONS, Allocation, AllocationState, Run, RunState
+from supervisor.errors import UsageError
+from supervisor.ledger.rows import StoredDecision
 
 _LIST = [
     Column(name="RUN", right=True),
     Column(name="JOBID", right=True),
     Column(name="NAME"),
+    Column(name="USER"),
     Column(name="STATE"),
     Column(name="ST"),
     Column(name="NODES", right=True),
@@ -60,9 +60,22 @@ _SHORT = {
 }
 
 
+_OUTLOOK = {
+    RunState.HELD: "nothing more by itself; mend the cause, then: supervise resume {run}",
+    RunState.FAILED: "nothing more by itself; mend the cause, then: supervise resume {run}",
+    RunState.CANCELLED: "nothing more; supervise resume {run} takes it up again",
+    RunState.DONE: "nothing more; it is finished",
+    RunState.WAITING: "each sweep looks again and goes on when it can",
+    RunState.CANCELLING: "each sweep cancels its job until it is gone",
+}
+
+
 @click.command()
 @click.argument("run", required=False)
 @click.option("-a", "--all", "everything", is_flag=True, help="Finished runs too.")
+@click.option("-u", "--user", metavar="NAME", help="Only runs of this user.")
+@click.option("--me", is_flag=True, help="Only runs of your own.")
+@click.option("-t", "--states", metavar="STATES", help="Only runs in these states, separated by commas.")
 @style_options
 @pass_app
 def status(
@@ -70,23 +83,42 @@ def status(
     run: str | None,
     *,
     everything: bool,
+    user: str | None,
+    me: bool,
+    states: str | None,
     as_json: bool,
     parsable: bool,
     noheader: bool,
     columns: str | None,
 ) -> None:
-    """List runs, or the allocations of one RUN."""
+    """List runs, or the allocations of one RUN.
+
+    STATE is the run's; ST is what Slurm says of its newest job, RST counts restarts.
+    """
     style = Style(json=as_json, parsable=parsable, noheader=noheader, format=columns)
     if run is not None:
         found = app.find_run(run)
-        if not (as_json or parsable):
+        if not style.for_scripts:
             click.echo(clean(f"run {found.id} {found.name} of {found.owner}: {found.state}: {found.reason}"))
             click.echo(clean(f"folder {found.folder}"))
         print_rows(_HISTORY, [_history_row(row) for row in app.ledger.allocations(found.id)], style)
         return
+    wanted = _states(states) if states is not None else frozenset(RunState)
+    if not everything and states is None:
+        wanted -= FINISHED_RUNS
     now = app.clock.now()
-    runs = [row for row in app.ledger.runs(None, None) if everything or row.state not in FINISHED_RUNS]
+    runs = app.ledger.runs(wanted, app.owner if me else user)
     print_rows(_LIST, [_list_row(row, app.ledger.allocations(row.id), now) for row in runs], style)
+
+
+def _states(text: str) -> frozenset[RunState]:
+    words = {word.strip().lower() for word in text.split(",") if word.strip()}
+    if words == {"all"}:
+        return frozenset(RunState)
+    unknown = sorted(words - set(RunState))
+    if unknown or not words:
+        raise UsageError(f"--states: no state {', '.join(unknown)!r}; there are: all, {', '.join(RunState)}")
+    return frozenset(map(RunState, words))
 
 
 def _list_row(run: Run, history: tuple[Allocation, ...], now: datetime) -> list[object]:
@@ -98,10 +130,11 @@ def _list_row(run: Run, history: tuple[Allocation, ...], now: datetime) -> list[
         run.id,
         last.job_id,
         run.name,
+        run.owner,
         run.state,
         _SHORT.get(last.slurm_state, last.slurm_state),
         last.num_nodes,
-        format_age(elapsed),
+        elapsed,
         steps[-1] if steps else None,
         len(history) - 1,
         run.reason,
@@ -119,14 +152,10 @@ def _history_row(item: Allocation) -> list[object]:
         fold(item.excluded),
         item.resume_step,
         item.last_step,
-        _time(item.started_at),
-        _time(item.ended_at),
+        item.started_at,
+        item.ended_at,
         item.failure_class,
     ]
-
-
-def _time(moment: datetime | None) -> str | None:
-    return f"{moment:%Y-%m-%dT%H:%M:%SZ}" if moment is not None else None
 
 
 @click.command()
@@ -141,21 +170,37 @@ def explain(app: App, run: str) -> None:
 
 def _story(app: App, run: Run) -> Iterator[str]:
     history = app.ledger.allocations(run.id)
+    decisions = app.ledger.decisions(run.id)
+    actions = app.ledger.actions(run.id)
     yield f"run {run.id} {run.name} is {run.state}: {run.reason}"
     yield ""
     yield "What happened"
-    for item in history:
-        yield f"  {_happened(item)}"
+    yield from (f"  {_happened(item)}" for item in history)
     yield ""
     yield "Why"
-    decisions = app.ledger.decisions(run.id)
-    diagnosed = [stored for stored in decisions if stored.diagnosis is not None]
-    if not diagnosed:
-        yield "  nothing has failed"
-    for stored in diagnosed:
+    yield from _why(history[-1], decisions)
+    yield ""
+    yield "What next"
+    yield from _what_next(decisions)
+    yield f"  now: {_now(run, history[-1], actions)}"
+    yield ""
+    yield "Did it happen"
+    for action in actions:
+        what = action.node or (f"allocation {action.allocation_no}" if action.allocation_no else "")
+        mark = "still open" if action.state in OPEN_ACTIONS else action.state
+        yes = "yes" if action.state is ActionState.APPLIED else mark
+        when = format_time(action.settled_at or action.planned_at)
+        line = f"  {when} {action.kind} {what}".rstrip()
+        yield f"{line}: {yes}" + (f": {action.detail}" if action.detail else "")
+
+
+def _why(last: Allocation, decisions: tuple[StoredDecision, ...]) -> Iterator[str]:
+    found = False
+    for stored in decisions:
         diagnosis = stored.diagnosis
         if diagnosis is None:
             continue
+        found = True
         where = f" on {fold(diagnosis.nodes)}" if diagnosis.nodes else ""
         yield (
             f"  allocation {stored.decision.allocation_no}: {diagnosis.failure_class}{where} "
@@ -165,88 +210,50 @@ def _story(app: App, run: Run) -> Iterator[str]:
             yield f"    {evidence.source}: {evidence.text[:300]}"
         if diagnosis.runner_up:
             yield f"    runner-up: {diagnosis.runner_up}"
-    yield ""
-    yield "What next"
-    if not decisions:
-        yield "  nothing has to be decided"
+    if last.state is AllocationState.REFUSED and last.slurm_reason:
+        yield f"  allocation {last.no}: Slurm refused it: {last.slurm_reason}"
+    elif not found:
+        yield "  nothing has failed"
+
+
+def _what_next(decisions: tuple[StoredDecision, ...]) -> Iterator[str]:
     for stored in decisions:
         decision = stored.decision
         left = f", {decision.budget_left} retries left" if decision.budget_left is not None else ""
-        yield f"  {_time(stored.at)} {decision.verdict} by rule {decision.rule}{left}: {decision.text}"
+        yield f"  {format_time(stored.at)} {decision.verdict} by rule {decision.rule}{left}: {decision.text}"
         for node in decision.nodes:
-            yield f"    {node.measure} {node.node} until {_time(node.avoid_until)}: {node.reason}"
-    yield ""
-    yield "Did it happen"
-    for action in app.ledger.actions(run.id):
-        what = action.node or (f"allocation {action.allocation_no}" if action.allocation_no else "")
-        mark = "still open" if action.state in OPEN_ACTIONS else action.state
-        yes = "yes" if action.state is ActionState.APPLIED else mark
-        when = _time(action.settled_at or action.planned_at)
-        yield f"  {when} {action.kind} {what}: {yes}: {action.detail}"
+            yield f"    {node.measure} {node.node} until {format_time(node.avoid_until)}: {node.reason}"
+
+
+def _now(run: Run, last: Allocation, actions: tuple[Action, ...]) -> str:
+    """Return what is going to happen by itself, or what a person can do."""
+    submits = [a for a in actions if a.kind is ActionKind.SUBMIT and a.allocation_no == last.no]
+    doubtful = any(a.state in {ActionState.ACTING, ActionState.UNKNOWN} for a in submits)
+    if last.state is AllocationState.PLANNED and doubtful:
+        return (
+            "it is not known whether Slurm took the job; each sweep searches for it by its token before it "
+            "is submitted again"
+        )
+    if run.state in _OUTLOOK:
+        return _OUTLOOK[run.state].format(run=run.id)
+    if last.state in LIVE_ALLOCATIONS and last.job_id is not None:
+        said = f" ({last.slurm_state}{': ' + last.slurm_reason if last.slurm_reason else ''})"
+        return f"job {last.job_id} goes on{said if last.slurm_state else ''}; each sweep looks at it"
+    return "the next sweep goes on"
 
 
 def _happened(item: Allocation) -> str:
     start = f"from step {item.resume_step}" if item.resume_step is not None else "from step 0"
-    text = f"{_time(item.planned_at)} allocation {item.no}: {item.num_nodes} nodes {start}, job {item.job_id}"
+    job = f"job {item.job_id}" if item.job_id is not None else "no job"
+    text = f"{format_time(item.planned_at)} allocation {item.no}: {item.num_nodes} nodes {start}, {job}"
     if item.excluded:
         text += f", without {fold(item.excluded)}"
     if item.started_at is not None:
-        text += f"; ran {_time(item.started_at)} on {fold(item.nodes)}"
+        text += f"; ran {format_time(item.started_at)} on {fold(item.nodes)}"
     if item.last_step is not None:
         text += f" to step {item.last_step}"
     if item.ended_at is not None:
         code = f", exit code {item.exit_code}" if item.exit_code is not None else ""
-        text += f"; ended {_time(item.ended_at)} ({item.slurm_state}{code}), noticed {_time(item.noticed_at)}"
+        text += f"; ended {format_time(item.ended_at)} ({item.slurm_state}{code})"
+        text += f", noticed {format_time(item.noticed_at)}"
     return text
-
-
-@click.command()
-@click.argument("run")
-@click.option("--allocation", type=int, help="Number of the allocation; the newest by default.")
-@click.option("-n", "--lines", type=click.IntRange(min=0), default=50, show_default=True)
-@click.option("-f", "--follow", is_flag=True, help="Go on printing, over restarts, until the run is at rest.")
-@pass_app
-def logs(app: App, run: str, *, allocation: int | None, lines: int, follow: bool) -> None:
-    """Print the output of RUN."""
-    found = app.find_run(run)
-    no = AllocationNo(allocation or app.ledger.allocations(found.id)[-1].no)
-    folder = RunFolder(found.folder)
-    path = folder.log(no)
-    if not path.exists() and not follow:
-        raise NothingMatched(f"{path}: there is no output yet; supervise status {found.id} says why")
-    offset = _print_tail(path, lines)
-    while follow:
-        app.clock.sleep(timedelta(seconds=1))
-        offset = _print_from(path, offset)
-        current = app.ledger.run(found.id)
-        newest = app.ledger.allocations(found.id)[-1].no
-        if newest != no and allocation is None:
-            no, path, offset = newest, folder.log(newest), 0
-            click.echo(f"==> allocation {no} <==", err=True)
-        elif current.state in FINISHED_RUNS or current.state is RunState.HELD:
-            _print_from(path, offset)
-            return
-
-
-def _print_tail(path: Path, lines: int) -> int:
-    """Print the last lines of a file that may be large; return where it ended."""
-    if not path.exists():
-        return 0
-    with path.open("rb") as file:
-        end = file.seek(0, 2)
-        file.seek(max(0, end - 200 * max(lines, 1) - 65536))
-        kept = file.read(end - file.tell()).split(b"\n")
-    tail = b"\n".join(kept[-(lines + 1) :]) if lines else b""
-    click.echo(tail.decode("utf-8", "replace"), nl=False)
-    return end
-
-
-def _print_from(path: Path, offset: int) -> int:
-    if not path.exists():
-        return offset
-    with path.open("rb") as file:
-        file.seek(offset)
-        data = file.read()
-    if data:
-        click.echo(data.decode("utf-8", "replace"), nl=False)
-    return offset + len(data)

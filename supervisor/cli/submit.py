@@ -1,6 +1,9 @@
 """supervise submit, init, schema: from a job file to a run."""
 
 import json
+import re
+import shlex
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,18 +11,20 @@ from typing import Any
 import click
 
 from supervisor.cli.app import App, pass_app
+from supervisor.cli.output import format_time
 from supervisor.cli.runs import wait_for
+from supervisor.cli.text import clean, clean_lines
 from supervisor.decide.fit import first_size
 from supervisor.domain.action import ActionState
 from supervisor.domain.facts import Doubt, Refused, StartBid
 from supervisor.errors import SlurmRejected, SlurmUnavailable, UsageError
-from supervisor.intake.files import write_files
 from supervisor.intake.passthrough import parse_passthrough
-from supervisor.intake.plan import describe
+from supervisor.intake.plan import describe, sbatch_options
 from supervisor.intake.source import load_spec
 from supervisor.intake.starter import json_schema, starter
-from supervisor.sweep.begin import Beginning, ask_start, begin_run, check_cluster, plan_beginning
+from supervisor.sweep.begin import Beginning, begin_run, check_cluster, plan_beginning
 
+_NODES = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _FLAGS = {
     "partition": ("-p", "slurm.partition"),
     "account": ("-A", "slurm.account"),
@@ -41,11 +46,24 @@ _FLAGS = {
 def _slurm_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     for name, (letter, target) in reversed(_FLAGS.items()):
         names = [f"--{name}"] + ([letter] if letter else [])
-        command = click.option(*names, help=f"Overrides {target} of the job file.")(command)
+        command = click.option(*names, metavar="VALUE", help=f"Overrides {target} of the job file.")(command)
     return command
 
 
-@click.command(context_settings={"ignore_unknown_options": False})
+class _SubmitCommand(click.Command):
+    """Says where options of sbatch go that are none of ours."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.possibilities:
+                raise
+            text = f"{error.format_message()} Options of sbatch go after --, as in: -- --mail-type=END"
+            raise click.UsageError(text, ctx) from error
+
+
+@click.command(cls=_SubmitCommand)
 @click.argument("job_file", type=click.Path(path_type=Path))
 @click.argument("sbatch_options", nargs=-1, type=click.UNPROCESSED)
 @_slurm_flags
@@ -81,20 +99,25 @@ def submit(
     spec = load_spec(job_file, _overrides(flags, nodes, sbatch_options))
     beginning = plan_beginning(spec, cwd=Path.cwd(), template_dirs=app.template_dirs)
     if dry_run:
-        for warning in beginning.plan.warnings:
-            click.echo(f"warning: {warning}", err=True)
-        click.echo(describe(beginning.plan))
+        _warn(beginning.plan.warnings)
+        click.echo(clean_lines(describe(beginning.plan)))
         return
+    if not test_only:
+        app.warn_of_place()
     partitions, warnings = check_cluster(spec, app.slurm)
     num_nodes = first_size(spec, partitions)
     if num_nodes != beginning.request.num_nodes:
         beginning = plan_beginning(spec, cwd=Path.cwd(), template_dirs=app.template_dirs, num_nodes=num_nodes)
-    for warning in (*beginning.plan.warnings, *warnings):
-        click.echo(f"warning: {warning}", err=True)
+    _warn((*beginning.plan.warnings, *warnings))
     if test_only:
         _test_only(app, beginning)
         return
     _submit(app, beginning, wait=wait, parsable=parsable, force=force)
+
+
+def _warn(warnings: tuple[str, ...]) -> None:
+    for warning in warnings:
+        click.echo(f"warning: {clean(warning)}", err=True)
 
 
 def _overrides(
@@ -106,19 +129,24 @@ def _overrides(
         if value is not None:
             overrides[target] = value
     if nodes is not None:
-        low, _, high = nodes.partition("-")
-        if not low.isdecimal() or (high and not high.isdecimal()):
+        match = _NODES.fullmatch(nodes)
+        if match is None:
             raise UsageError(f"--nodes: {nodes!r} is neither a number nor MIN-MAX")
-        overrides |= {"nodes.min": int(low), "nodes.want": int(high or low)}
+        overrides |= {"nodes.min": int(match[1]), "nodes.want": int(match[2] or match[1])}
     return overrides
 
 
 def _test_only(app: App, beginning: Beginning) -> None:
-    write_files(beginning.plan)
-    bid = ask_start(beginning, app.slurm, beginning.plan.script)
+    """Ask slurmctld; nothing is left behind, and nothing in the run folder is needed for the answer."""
+    request = beginning.request
+    with tempfile.TemporaryDirectory(prefix="supervise-") as folder:
+        script = Path(folder) / "test-only.sbatch"
+        script.write_text(beginning.plan.files[0].content, encoding="utf-8", errors="surrogateescape")
+        options = sbatch_options(request.spec, num_nodes=request.num_nodes)
+        bid = app.slurm.predict_start(script, options, request.num_nodes)
     match bid:
         case StartBid():
-            click.echo(f"would start at {bid.start_at.isoformat()} on {bid.num_nodes} nodes")
+            click.echo(f"would start at {format_time(bid.start_at)} on {bid.num_nodes} nodes")
         case Refused():
             raise SlurmRejected(f"Slurm would refuse it: {bid.message}")
         case Doubt():
@@ -138,10 +166,10 @@ def _submit(app: App, beginning: Beginning, *, wait: bool, parsable: bool, force
             f"Submitted batch job {done.job_id} as run {run.id} on {beginning.request.num_nodes} nodes"
         )
     else:
-        click.echo(f"run {run.id} is stored; {done.text}")
+        click.echo(clean(f"run {run.id} is stored; {done.text}"))
     if beginning.request.resume_step is not None:
         click.echo(
-            f"It resumes from step {beginning.request.resume_step} in {beginning.request.resume_from}",
+            clean(f"It resumes from step {beginning.request.resume_step} in {beginning.request.resume_from}"),
             err=True,
         )
     if wait:
@@ -165,7 +193,8 @@ def init(path: Path, *, force: bool) -> None:
         raise UsageError(f"{path}: exists already; --force overwrites it") from error
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
-    click.echo(f"{path} is written; edit it, then: supervise submit --dry-run {path}")
+    name = clean(shlex.quote(str(path)))
+    click.echo(f"{name} is written; edit it, then: supervise submit --dry-run {name}")
 
 
 @click.command()

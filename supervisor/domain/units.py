@@ -5,11 +5,12 @@ from datetime import timedelta
 
 UNLIMITED_WORDS = frozenset({"UNLIMITED", "INFINITE"})
 
-_SLURM_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
-_SUFFIXED_TIME = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[smhd])")
+# So many digits are more than anybody means, and few enough for timedelta.
+_SLURM_TIME = re.compile(r"(?:(?P<days>[0-9]{1,8})-)?(?P<rest>[0-9]{1,9}(?::[0-9]{1,9}){0,2})")
+_SUFFIXED_TIME = re.compile(r"(?P<number>[0-9]{1,8}(?:\.[0-9]+)?)(?P<unit>[smhd])")
 _SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_MEMORY = re.compile(r"(?P<number>\d+)(?P<unit>[KMGT]?)B?", re.IGNORECASE)
-_MIB_PER_UNIT = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024 * 1024}
+_MEMORY = re.compile(r"(?P<number>[0-9]{1,18})(?P<unit>[KMGT]?)B?", re.IGNORECASE | re.ASCII)
+_KIB_PER_UNIT = {"K": 1, "": 1024, "M": 1024, "G": 1024**2, "T": 1024**3}
 
 
 def parse_slurm_time(text: str) -> timedelta | None:
@@ -72,4 +73,4 @@ def parse_memory(text: str) -> int:
     match = _MEMORY.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a memory size (a number with K, M, G or T; bare numbers are MiB)")
-    return int(int(match["number"]) * _MIB_PER_UNIT[match["unit"].upper()])
+    return int(match["number"]) * _KIB_PER_UNIT[match["unit"].upper()] // 1024

@@ -33,7 +33,7 @@ def parse_url(url: str) -> sa.URL:
     if parsed is not None and name == "sqlite":
         if parsed.database in {None, "", ":memory:"} or str(parsed.database).startswith("file:"):
             raise LedgerError(
-                f"{mask_url(url)}: a ledger outlives its process; give a file: sqlite:////path/ledger.db"
+                f"ledger URL {mask_url(url)}: a ledger outlives its process; give a file: sqlite:////path/ledger.db"
             )
         return parsed.set(drivername="sqlite+pysqlite", query={})
     raise LedgerError(

@@ -65,13 +65,20 @@ class EventStore(Store):
             )
 
     def events(
-        self, run_id: int | None = None, since: datetime | None = None, limit: int | None = None
+        self,
+        run_id: int | None = None,
+        since: datetime | None = None,
+        limit: int | None = None,
+        *,
+        kind: str | None = None,
     ) -> tuple[Event, ...]:
-        """Return events, oldest first; with ``limit`` the newest that many."""
+        """Return events, oldest first, of one ``kind`` where given; with ``limit`` the newest that many."""
         table = tables.event
         statement = sa.select(table).order_by(table.c.id.desc())
         if run_id is not None:
             statement = statement.where(table.c.run_id == run_id)
+        if kind is not None:
+            statement = statement.where(table.c.kind == kind)
         if since is not None:
             statement = statement.where(table.c.at >= since)
         if limit is not None:

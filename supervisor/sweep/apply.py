@@ -10,8 +10,10 @@ from supervisor.act.cancellation import cancel
 from supervisor.act.drain import Drainer, plan_drain
 from supervisor.act.pruning import prune_checkpoints
 from supervisor.act.submission import Submitted, submit
+from supervisor.checkpoint.choice import find
 from supervisor.decide.next import LOST_RULE
 from supervisor.domain.action import OPEN_ACTIONS, Action, ActionState
+from supervisor.domain.checkpoint import CheckpointState
 from supervisor.domain.decision import Diagnosis, Evidence, NodeMeasure, Verdict
 from supervisor.domain.evidence import Phase, Sighting
 from supervisor.domain.failure import FailureClass
@@ -26,6 +28,8 @@ from supervisor.slurm.client import Slurm
 from supervisor.sweep.plan import RunPlan
 
 _TOKEN_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"  # noqa: S105 - an alphabet, no secret
+SAVED = "checkpoint_seen"
+"""Kind of the event that tells of a run's first checkpoint."""
 _PHASE_STATES = {Phase.PENDING: AllocationState.PENDING, Phase.RUNNING: AllocationState.RUNNING}
 _RUN_STATES = {Phase.PENDING: RunState.QUEUED, Phase.RUNNING: RunState.RUNNING}
 _END_STATES = {
@@ -140,6 +144,27 @@ def was_resumed(ledger: Ledger, allocation: Allocation) -> bool:
     )
 
 
+def has_saved(ledger: Ledger, run: Run) -> bool:
+    """Say whether a checkpoint of the run was ever seen."""
+    return bool(ledger.events(run_id=run.id, kind=SAVED, limit=1))
+
+
+def _note_first_save(plan: RunPlan, hands: Hands) -> None:
+    """Write down that the run has a checkpoint: should its directory vanish, step 0 is no place to go on."""
+    run, spec = plan.run, plan.spec
+    if spec.checkpoint is None or has_saved(hands.ledger, run):
+        return
+    try:
+        found = find(run.folder.parent.parent / spec.checkpoint.dir)
+    except OSError:
+        return  # not now; the next sweep looks again
+    newest = next((item for item in found if item.state is CheckpointState.UNKNOWN), None)
+    if newest is not None:
+        hands.ledger.append_event(
+            SAVED, f"step {newest.step} in {newest.path}", run_id=run.id, allocation_no=plan.allocation.no
+        )
+
+
 def _keep(plan: RunPlan, hands: Hands) -> tuple[str, ...]:
     """Write down what was seen of a live allocation, and cancel it where that was asked for."""
     run, allocation, sighting = plan.run, plan.allocation, plan.sighting
@@ -159,6 +184,7 @@ def _keep(plan: RunPlan, hands: Hands) -> tuple[str, ...]:
     elif run.reason != plan.decision.text:
         hands.ledger.set_run_reason(run.id, run.state, plan.decision.text)
     if sighting.phase is Phase.RUNNING:
+        _note_first_save(plan, hands)
         return prune_checkpoints(run, plan.spec, allocation, now=hands.now)
     return ()
 

@@ -11,7 +11,7 @@ from supervisor.checkpoint.choice import choose
 from supervisor.decide.fit import find_misfits
 from supervisor.domain.action import ActionState
 from supervisor.domain.checkpoint import Checkpoint
-from supervisor.domain.facts import BidOutcome, Known, PartitionRow
+from supervisor.domain.facts import Known, PartitionRow
 from supervisor.domain.folder import RunFolder, run_folder
 from supervisor.domain.ids import AllocationNo
 from supervisor.domain.run import FINISHED_RUNS, Run, RunState
@@ -89,11 +89,6 @@ def check_cluster(spec: JobSpec, slurm: Slurm) -> tuple[tuple[PartitionRow, ...]
     if errors:
         raise SpecError(list(errors))
     return partitions.value, warnings
-
-
-def ask_start(beginning: Beginning, slurm: Slurm, script: Path) -> BidOutcome:
-    """Ask slurmctld whether it would take the job and when it would start; submits nothing."""
-    return slurm.predict_start(script, beginning.plan.options, beginning.request.num_nodes)
 
 
 def begin_run(

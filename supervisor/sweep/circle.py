@@ -13,7 +13,7 @@ from supervisor.act.news import Notify, tell
 from supervisor.act.submission import settle, withdraw
 from supervisor.clock import Clock
 from supervisor.decide.nodes import DrainCount
-from supervisor.domain.action import Action, ActionKind
+from supervisor.domain.action import Action, ActionKind, ActionState
 from supervisor.domain.facts import Known
 from supervisor.domain.policy import Policy
 from supervisor.domain.run import (
@@ -33,6 +33,7 @@ from supervisor.slurm.client import Slurm
 from supervisor.sweep.apply import (
     Hands,
     apply_plan,
+    has_saved,
     report_submission,
     stored_diagnosis,
     submission_for,
@@ -210,7 +211,7 @@ class Sweep:
     def _plan(self, run: Run, view: ClusterView) -> RunPlan | None:
         history = self._ledger.allocations(run.id)
         spec = JobSpec.model_validate_json(run.spec_json)
-        context = self._context(view, run.cluster)
+        context = self._context(view, run)
         last = history[-1]
         if last.state is AllocationState.PLANNED:
             return None  # its submission is settled before runs are planned; it is still in doubt
@@ -221,9 +222,9 @@ class Sweep:
         sighting = look(run, spec, last, view=view, slurm=self._slurm, now=context.now)
         return plan_run(run, spec, history, sighting, context)
 
-    def _context(self, view: ClusterView, cluster: str) -> Context:
+    def _context(self, view: ClusterView, run: Run) -> Context:
         now = self._clock.now()
-        drains = self._ledger.our_drains(cluster)
+        drains = self._ledger.our_drains(run.cluster)
         since = now - self._policy.nodes.window
         return Context(
             view=view,
@@ -235,6 +236,7 @@ class Sweep:
             drains=DrainCount(
                 standing=len(drains), in_window=sum(1 for row in drains if row.drained_at >= since)
             ),
+            saved=frozenset({run.id}) if has_saved(self._ledger, run) else frozenset(),
         )
 
     def _settle_submissions(self, view: ClusterView) -> list[str]:
@@ -272,6 +274,8 @@ class Sweep:
             )
         except SupervisorError as error:
             return self._error(run, str(error))
+        if run.state is RunState.CANCELLING and done.state is ActionState.REFUSED:
+            self._ledger.advance_run(run.id, expected=run.state, to=RunState.CANCELLED, reason=done.text)
         if run.state in {RunState.RECOVERING, RunState.QUEUED}:
             report_submission(run.id, run.state, done, self._ledger)
         return [f"run {run.id} {run.name}: submission of allocation {allocation.no}: {done.text}"]

@@ -16,7 +16,7 @@ from supervisor.domain.evidence import Sighting
 from supervisor.domain.facts import BidOutcome, Known, NodeRow, PartitionRow
 from supervisor.domain.failure import NODE_CLASSES
 from supervisor.domain.folder import RunFolder
-from supervisor.domain.ids import NodeName
+from supervisor.domain.ids import NodeName, RunId
 from supervisor.domain.nodeset import fold, unfold
 from supervisor.domain.policy import Policy
 from supervisor.domain.run import Allocation, Run, RunState
@@ -28,6 +28,9 @@ from supervisor.slurm.client import Slurm
 
 ASSUMED_LIMIT = timedelta(days=1)
 """How long an allocation is taken to run where the job file sets no time limit."""
+
+MAX_PASSED_OVER = 3
+"""How many checkpoints that are not used a decision names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,8 @@ class Context:
     avoided: tuple[tuple[NodeName, int | None], ...]
     """Nodes that we keep off, each with the run it is for (None for all)."""
     drains: DrainCount
+    saved: frozenset[RunId] = frozenset()
+    """Runs of which a checkpoint was seen once."""
     partitions: list[PartitionRow] = field(default_factory=list)
 
     def rows(self) -> tuple[NodeRow, ...]:
@@ -174,7 +179,7 @@ def _resubmission(
     if move.step_back and choice.chosen is not None:
         used = judged.resume_step if judged.resume_step is not None else choice.chosen.step
         choice = _choose_checkpoint(case, before_step=min(used, choice.chosen.step))
-    obstacle = _obstacle(case, move, choice)
+    obstacle = _obstacle(case, move, choice, context)
     if obstacle is not None:
         return _simple(case.run, judged, obstacle, nodes=nodes)
     exclude = _exclusions(case, context)
@@ -184,7 +189,7 @@ def _resubmission(
         wait = NextMove(verdict=Verdict.WAIT, rule="no_size_can_start", text=text)
         return _simple(case.run, judged, wait, nodes=nodes)
     start = f"step {choice.chosen.step}" if choice.chosen else "step 0 (no checkpoint yet)"
-    text = f"{move.text}; resubmit on {size.num_nodes} nodes from {start} ({size.text})"
+    text = f"{move.text}; resubmit on {size.num_nodes} nodes from {start} ({size.text}){_passed_over(choice)}"
     if _is_shared(case, context):
         text += "; so many nodes at once are a shared incident: none is blamed"
     return Decision(
@@ -203,17 +208,18 @@ def _resubmission(
     )
 
 
-def _obstacle(case: Case, move: NextMove, choice: Choice) -> NextMove | None:
+def _obstacle(case: Case, move: NextMove, choice: Choice, context: Context) -> NextMove | None:
     """Return why there is no checkpoint to start from, when starting at step 0 would be wrong."""
     if choice.chosen is not None:
         return None
     if choice.is_blind:
         text = f"{move.text}; the checkpoints cannot be judged right now: {_why_blind(choice)}"
         return NextMove(verdict=Verdict.WAIT, rule="checkpoint.blind", text=text)
-    if any(item.resume_step is not None for item in case.history):
+    if case.run.id in context.saved or any(item.resume_step is not None for item in case.history):
         where = _checkpoint_dir(case.spec, case.run)
         text = (
             f"{move.text}; no whole checkpoint is left in {where}, and progress was recorded: not from step 0"
+            f"{_passed_over(choice)}"
         )
         return NextMove(verdict=Verdict.HOLD, rule="checkpoint.gone", text=text)
     return None
@@ -287,6 +293,13 @@ def _checkpoint_dir(spec: JobSpec, run: Run) -> Path | None:
 
 def _why_blind(choice: Choice) -> str:
     return choice.unreadable or "; ".join(reason for _, reason in choice.skipped)
+
+
+def _passed_over(choice: Choice) -> str:
+    """Say which newer checkpoints are not used and why, in a few words for a person."""
+    shown = [f"{item.path.name}: {reason}" for item, reason in choice.skipped[:MAX_PASSED_OVER]]
+    more = len(choice.skipped) - len(shown)
+    return "".join(f"; not {text}" for text in shown) + (f"; nor {more} more" if more else "")
 
 
 def _simple(
