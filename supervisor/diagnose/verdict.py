@@ -6,7 +6,7 @@ from supervisor.diagnose.lines import match_lines, rank_matches
 from supervisor.domain.decision import Diagnosis, Evidence
 from supervisor.domain.evidence import SIGNALLED, Phase, Sighting
 from supervisor.domain.facts import JobState, NodeFlag, NodeRow
-from supervisor.domain.failure import FailureClass
+from supervisor.domain.failure import NODE_CLASSES, FailureClass
 from supervisor.domain.ids import NodeName
 from supervisor.domain.nodeset import fold
 from supervisor.domain.signature import Signature
@@ -87,6 +87,7 @@ def diagnose(sighting: Sighting, signatures: Sequence[Signature]) -> Diagnosis:
         _from_cancellation(sighting)
         or _from_nodes(sighting)
         or _from_slurm_state(sighting)
+        or _from_log(sighting, signatures, only=NODE_CLASSES)
         or _from_exit(sighting)
         or _from_log(sighting, signatures)
         or _unknown(sighting)
@@ -166,9 +167,16 @@ def _was_signalled(sighting: Sighting) -> bool:
     return sighting.marker is not None and sighting.marker.reason == SIGNALLED
 
 
-def _from_log(sighting: Sighting, signatures: Sequence[Signature]) -> Diagnosis | None:
+def _from_log(
+    sighting: Sighting, signatures: Sequence[Signature], *, only: frozenset[FailureClass] | None = None
+) -> Diagnosis | None:
+    """Judge by the log; with ``only``, where the first cause in it is of one of these classes.
+
+    A script that was told to stop may have been told because a node was lost, and slurmctld may have
+    forgotten that in a crash of its own (22.05); the log has not.
+    """
     winner, second = rank_matches(match_lines(sighting.log, signatures))
-    if winner is None:
+    if winner is None or (only is not None and winner.signature.failure_class not in only):
         return None
     sign = winner.signature
     advice = f"; {sign.advice}" if sign.advice else ""

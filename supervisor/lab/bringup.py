@@ -171,10 +171,12 @@ def _write_files(layout: Layout, record: Record, host: Host) -> None:
     for folder in layout.folders():
         folder.mkdir(mode=0o700)
     if spec.shared:
-        # Other accounts read slurm.conf and talk to munged's socket; keys, state and logs stay closed.
+        # Other accounts read slurm.conf, talk to munged's socket, and reach the batch scripts of their own
+        # jobs in slurmd's spool; keys, state and logs stay closed.
         layout.conf.parent.chmod(0o755)
         layout.short.chmod(outer)
         layout.sockets.chmod(outer)
+        layout.spool.chmod(outer)
     key = layout.munge / "munge.key"
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(128))

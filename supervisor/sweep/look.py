@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from supervisor.domain.evidence import Phase, ProgressFacts, Sighting
+from supervisor.domain.evidence import ExitMarker, Phase, ProgressFacts, Sighting
 from supervisor.domain.facts import NodeRow
 from supervisor.domain.folder import RunFolder
 from supervisor.domain.ids import NodeName
@@ -28,6 +28,9 @@ def look(
     if marker is not None and allocation.job_id is not None and marker.job_id != allocation.job_id:
         marker = None
     located = locate(allocation, view=view, slurm=slurm, marker=marker)
+    if _is_of_an_earlier_start(marker, located):
+        marker = None
+        located = locate(allocation, view=view, slurm=slurm, marker=None)
     progress = read_progress(folder, allocation.no)
     nodes = allocation.nodes or (located.row.nodes if located.row else ())
     over = located.phase in _OVER
@@ -58,6 +61,14 @@ def with_claim_holder(folder: RunFolder, allocation: Allocation) -> Allocation:
     if claim is None or claim[1] != allocation.token or claim[0] == allocation.job_id:
         return allocation
     return replace(allocation, job_id=claim[0], submitted_at=None)
+
+
+def _is_of_an_earlier_start(marker: ExitMarker | None, located: Located) -> bool:
+    """Say whether the marker was left before the job's present start: a forced requeue keeps the job id."""
+    row = located.row
+    if marker is None or row is None or row.start_at is None or row.restart_count == 0:
+        return False
+    return marker.at < row.start_at
 
 
 def is_done(run: Run, spec: JobSpec, progress: ProgressFacts | None) -> bool | None:

@@ -1,5 +1,6 @@
 """A lab of an ordinary account: no root anywhere, and root can still clear it away."""
 
+import codecs
 import json
 import os
 import pwd
@@ -41,6 +42,9 @@ def as_ordinary_account(work: Callable[[], dict[str, Any]], home: Path) -> dict[
     """
     if os.geteuid() != 0:
         return work()
+    # Where Python lies in root's home, the account cannot load what is first needed after the fork.
+    for encoding in ("ascii", "idna", "latin-1"):
+        codecs.lookup(encoding)
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

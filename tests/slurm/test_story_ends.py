@@ -18,7 +18,7 @@ def test_a_users_own_scancel_ends_the_run_and_nothing_is_resubmitted(story: Stor
     story.sweep_until_state(run, RunState.CANCELLED)
     story.sweep()
 
-    assert story.job(job_id)["JobState"] == "CANCELLED"
+    wait(lambda: story.job(job_id)["JobState"] == "CANCELLED", "Slurm says so")
     assert len(story.history(run)) == 1
     assert story.last(run).failure_class == "cancelled"
     assert f"supervise resume {run.id}" in story.reason(run)
@@ -35,7 +35,7 @@ def test_supervise_cancel_ends_job_and_run(story: Story) -> None:
     assert done.returncode == 0, done.stderr
     story.sweep_until_state(run, RunState.CANCELLED)
 
-    assert story.job(job_id)["JobState"] == "CANCELLED"
+    wait(lambda: story.job(job_id)["JobState"] == "CANCELLED", "Slurm says so")
     assert len(story.history(run)) == 1
     assert [action.kind for action in story.ledger.actions(run.id)] == ["submit", "cancel"]
 

@@ -114,8 +114,6 @@ def test_without_the_right_to_drain_the_node_is_avoided_and_a_drain_is_requested
         home.mkdir()
         shutil.chown(home, ACCOUNT)
         with Lab.up(root / "lab", LabSpec(nodes=3, slurmd_timeout_s=4, shared=True)) as lab:
-            # Batch scripts lie in slurmd's spool, and a job's own account must reach them.
-            (lab.root / "spool").chmod(0o711)
             load_everything(root / "rehearsal")
             victim = fell_when_running(lab, home)
             found = as_ordinary_account(lambda: recover(lab, home))

@@ -178,3 +178,12 @@ def test_torchruns_exit_code_1_after_the_stop_signal_is_no_failure_of_the_users(
         log=log("stopped early at step 40", "ValueError: whatever torchrun prints"),
     )
     assert diagnose(seen, SIGNATURES).failure_class is FailureClass.TIME_LIMIT
+
+
+def test_a_lost_node_in_the_log_outranks_the_signal_that_came_with_it() -> None:
+    seen = sighting(
+        job=job(JobState.FAILED),
+        marker=marker(255, reason="signalled"),
+        log=log("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-03-01T12:00:00 DUE TO NODE FAILURE"),
+    )
+    assert diagnose(seen, SIGNATURES).failure_class is FailureClass.NODE_FAIL

@@ -10,14 +10,18 @@ from pathlib import Path
 import pytest
 
 from supervisor.domain.action import ActionKind, ActionState
+from supervisor.domain.evidence import Phase
 from supervisor.domain.facts import Accepted, JobState, Known, NodeFlag
 from supervisor.domain.folder import RunFolder
 from supervisor.domain.ids import AllocationNo, Token
 from supervisor.domain.run import AllocationState, RunState
+from supervisor.domain.spec import JobSpec
 from supervisor.errors import PolicyRefusal, SlurmUnavailable
 from supervisor.hooks import load_plugins, load_signatures
 from supervisor.ledger.rows import NewAllocation
 from supervisor.ledger.store import Ledger
+from supervisor.observe.scheduler import ClusterView
+from supervisor.sweep.look import look
 from tests.unit.dcp_files import write_checkpoint
 from tests.unit.world import World
 
@@ -507,3 +511,22 @@ def test_p3_runs_of_another_cluster_in_the_same_ledger_are_left_alone(world: Wor
     world.sweep_for(60 * MINUTE, every=MINUTE)
     assert (world.ledger.run(theirs.id), world.ledger.actions(theirs.id)) == before
     assert world.ledger.run(ours.id).state is RunState.RUNNING
+
+
+def test_a_marker_from_before_a_forced_requeue_says_nothing_about_the_present_start(
+    world: World,
+) -> None:
+    run = world.submit()
+    world.sweep()
+    last = world.last(run)
+    world.leave_marker(run, last.no, 1)
+    started = world.clock.now() + timedelta(seconds=30)
+    row = replace(world.jobs()[0], state=JobState.COMPLETING, restart_count=1, start_at=started)
+    view = ClusterView(jobs=Known((row,), started), nodes=world.slurm.nodes())
+    job_file = JobSpec.model_validate_json(run.spec_json)
+    seen = look(run, job_file, last, view=view, slurm=world.slurm, now=started)
+    assert (seen.phase, seen.marker) == (Phase.RUNNING, None)
+    first_start = replace(row, restart_count=0)
+    view = ClusterView(jobs=Known((first_start,), started), nodes=world.slurm.nodes())
+    seen = look(run, job_file, last, view=view, slurm=world.slurm, now=started)
+    assert seen.phase is Phase.COMPLETING
