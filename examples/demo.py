@@ -72,7 +72,7 @@ class Drill:
         exports = drill.supervise("lab", "env", "--dir", str(root / "lab"))
         for line in exports.splitlines():
             name, _, value = line.removeprefix("export ").partition("=")
-            plain[name] = value.strip("'\"")
+            plain.setdefault(name, value.strip("'\""))
         return drill
 
     def down(self) -> None:

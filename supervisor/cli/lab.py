@@ -101,8 +101,10 @@ def status(directory: Path, as_json: bool) -> None:
 @lab.command()
 @_DIRECTORY
 def env(directory: Path) -> None:
-    """Print the exports that point Slurm's commands at the lab."""
-    for name, value in Lab.open(directory).env().items():
+    """Print the exports that point Slurm at the lab, and supervise at a ledger that goes with it."""
+    one = Lab.open(directory)
+    # A run of the lab in the user's real ledger would be looked for on the real cluster for ever.
+    for name, value in (one.env() | {"SUPERVISE_LEDGER": f"sqlite:///{one.root}/ledger.db"}).items():
         click.echo(f"export {name}={shlex.quote(value)}")
 
 

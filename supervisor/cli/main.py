@@ -2,7 +2,9 @@
 
 import difflib
 import importlib
+import signal
 import sys
+from types import FrameType
 from typing import NoReturn
 
 import click
@@ -89,6 +91,11 @@ def supervise(ctx: click.Context, ledger: str | None, verbose: int) -> None:
         ctx.obj = App(flags={"ledger": ledger})
 
 
+def _end_in_order(number: int, _frame: FrameType | None) -> NoReturn:
+    """Turn SIGTERM into an exit that ends what was started and gives the lease back."""
+    raise SystemExit(128 + number)
+
+
 def main(argv: list[str] | None = None, *, app: object = None) -> NoReturn:
     """Run ``supervise`` and exit with its code (``docs/architecture.md``, exit codes).
 
@@ -96,6 +103,7 @@ def main(argv: list[str] | None = None, *, app: object = None) -> NoReturn:
         argv: the words after ``supervise``; those of this process by default.
         app: an ``App`` to use, as tests do; made from the environment by default.
     """
+    signal.signal(signal.SIGTERM, _end_in_order)
     try:
         code = supervise.main(argv, prog_name="supervise", standalone_mode=False, obj=app)
     except SupervisorError as error:

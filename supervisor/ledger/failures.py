@@ -72,4 +72,4 @@ def mask_url(url: str) -> str:
         secrets = [name for name in parsed.query if "password" in name.lower()]
         return parsed.update_query_dict(dict.fromkeys(secrets, "***")).render_as_string(hide_password=True)
     except (SQLAlchemyError, ValueError):
-        return "(ledger URL that cannot be read)"
+        return "that cannot be read"

@@ -1,6 +1,10 @@
 """supervise nodes, ledger, config, and a ledger in trouble."""
 
+import os
 import sqlite3
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -241,3 +245,27 @@ def test_a_ledger_on_a_full_disk_is_exit_code_three_and_keeps_what_it_has(desk: 
     assert said.err.startswith("supervise: ledger ")
     assert "Traceback" not in said.err
     assert desk.run(run) == run
+
+
+def test_a_termination_ends_the_slurm_command_that_was_waited_for(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    hanging = tmp_path / "bin" / "scontrol"
+    hanging.parent.mkdir()
+    hanging.write_text(f"#!/bin/sh\necho $$ >{pid_file}.new\nmv {pid_file}.new {pid_file}\nexec sleep 120\n")
+    hanging.chmod(0o755)
+    environment = {
+        "PATH": f"{hanging.parent}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "SUPERVISE_LEDGER": f"sqlite:///{tmp_path}/ledger.db",
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "supervisor", "sweep"], env=environment, cwd=Path(__file__).parents[2]
+    )
+    until = time.monotonic() + 30
+    while not pid_file.exists() and time.monotonic() < until:
+        process.poll()
+    child = int(pid_file.read_text())
+    process.terminate()
+    assert process.wait(timeout=20) == 143
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)

@@ -22,9 +22,12 @@ def test_a_lab_is_brought_up_broken_mended_and_taken_down(tmp_path: Path) -> Non
     assert up.exit_code == 0
     assert up.output.startswith("2 nodes of Slurm ")
     try:
-        export = invoke("env", *where).output.strip()
-        assert export == f"export SLURM_CONF={tmp_path}/lab/etc/slurm.conf"
-        conf = export.partition("=")[2]
+        exports = invoke("env", *where).output.splitlines()
+        conf = f"{tmp_path}/lab/etc/slurm.conf"
+        assert exports == [
+            f"export SLURM_CONF={conf}",
+            f"export SUPERVISE_LEDGER=sqlite:///{tmp_path}/lab/ledger.db",
+        ]
         shown = subprocess.run(
             ["scontrol", "show", "config"],
             env={"PATH": os.environ["PATH"], "SLURM_CONF": conf},
