@@ -145,8 +145,8 @@ def _give_up(ledger: Ledger, action: Action, allocation: Allocation) -> Submitte
 def _first_search(ledger: Ledger, action: Action, now: datetime) -> datetime:
     """Return when Slurm first answered a search for the action since it was last tried; now, if just now."""
     tried_at = action.acted_at or action.planned_at
-    for event in ledger.events(action.run_id, since=tried_at):
-        if event.kind == "searched" and event.allocation_no == action.allocation_no:
+    for event in ledger.events(action.run_id, since=tried_at, kind="searched"):
+        if event.allocation_no == action.allocation_no:
             return event.at
     ledger.append_event(
         "searched",

@@ -116,8 +116,8 @@ def diagnosis_data(diagnosis: Diagnosis) -> dict[str, object]:
 
 def stored_diagnosis(ledger: Ledger, allocation: Allocation) -> Diagnosis:
     """Return the diagnosis that was stored when an allocation was judged."""
-    for event in reversed(ledger.events(run_id=allocation.run_id)):
-        if event.kind == "diagnosed" and event.allocation_no == allocation.no and event.data:
+    for event in reversed(ledger.events(run_id=allocation.run_id, kind="diagnosed")):
+        if event.allocation_no == allocation.no and event.data:
             data = event.data
             return Diagnosis(
                 failure_class=FailureClass(data["failure_class"]),
@@ -139,8 +139,8 @@ def stored_diagnosis(ledger: Ledger, allocation: Allocation) -> Diagnosis:
 def was_resumed(ledger: Ledger, allocation: Allocation) -> bool:
     """Say whether a person asked to go on after ``allocation`` (``supervise resume``)."""
     return any(
-        event.kind == "resumed" and event.allocation_no == allocation.no
-        for event in ledger.events(run_id=allocation.run_id)
+        event.allocation_no == allocation.no
+        for event in ledger.events(run_id=allocation.run_id, kind="resumed")
     )
 
 

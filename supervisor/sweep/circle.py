@@ -14,7 +14,7 @@ from supervisor.act.submission import settle, withdraw
 from supervisor.clock import Clock
 from supervisor.decide.nodes import DrainCount
 from supervisor.domain.action import Action, ActionKind, ActionState
-from supervisor.domain.facts import Known
+from supervisor.domain.facts import Known, PartitionRow
 from supervisor.domain.policy import Policy
 from supervisor.domain.run import (
     LIVE_ALLOCATIONS,
@@ -113,6 +113,7 @@ class Sweep:
         self._actor = actor or actor_name()
         self._under_way = False
         self._cluster = ""
+        self._partitions: list[PartitionRow] = []
         self._errors: list[str] = []
         self._notify = notify
         self._notify_targets = notify_targets
@@ -132,6 +133,7 @@ class Sweep:
 
     def _pass(self, *, dry_run: bool) -> SweepReport:
         self._under_way = False
+        self._partitions = []
         controller = self._slurm.controller()
         view = ClusterView(jobs=self._slurm.jobs(), nodes=self._slurm.nodes())
         if not isinstance(controller, Known) or view.blind():
@@ -236,7 +238,8 @@ class Sweep:
             drains=DrainCount(
                 standing=len(drains), in_window=sum(1 for row in drains if row.drained_at >= since)
             ),
-            saved=frozenset({run.id}) if has_saved(self._ledger, run) else frozenset(),
+            saved=has_saved(self._ledger, run),
+            partitions=self._partitions,
         )
 
     def _settle_submissions(self, view: ClusterView) -> list[str]:

@@ -1,7 +1,7 @@
 """Plans what one sweep would do for one run, as a value; the dry run prints it, the sweep carries it out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from supervisor.domain.evidence import Sighting
 from supervisor.domain.facts import BidOutcome, Known, NodeRow, PartitionRow
 from supervisor.domain.failure import NODE_CLASSES
 from supervisor.domain.folder import RunFolder
-from supervisor.domain.ids import NodeName, RunId
+from supervisor.domain.ids import NodeName
 from supervisor.domain.nodeset import fold, unfold
 from supervisor.domain.policy import Policy
 from supervisor.domain.run import Allocation, Run, RunState
@@ -48,7 +48,7 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What all runs of one sweep share."""
+    """What a run is planned with, besides what is its own."""
 
     view: ClusterView
     slurm: Slurm
@@ -58,9 +58,10 @@ class Context:
     avoided: tuple[tuple[NodeName, int | None], ...]
     """Nodes that we keep off, each with the run it is for (None for all)."""
     drains: DrainCount
-    saved: frozenset[RunId] = frozenset()
-    """Runs of which a checkpoint was seen once."""
-    partitions: list[PartitionRow] = field(default_factory=list)
+    saved: bool
+    """A checkpoint of the run was seen once."""
+    partitions: list[PartitionRow]
+    """Shared by all runs of a sweep, and filled when the first of them asks."""
 
     def rows(self) -> tuple[NodeRow, ...]:
         """Return all nodes; a sweep is never planned without them."""
@@ -215,7 +216,7 @@ def _obstacle(case: Case, move: NextMove, choice: Choice, context: Context) -> N
     if choice.is_blind:
         text = f"{move.text}; the checkpoints cannot be judged right now: {_why_blind(choice)}"
         return NextMove(verdict=Verdict.WAIT, rule="checkpoint.blind", text=text)
-    if case.run.id in context.saved or any(item.resume_step is not None for item in case.history):
+    if context.saved or any(item.resume_step is not None for item in case.history):
         where = _checkpoint_dir(case.spec, case.run)
         text = (
             f"{move.text}; no whole checkpoint is left in {where}, and progress was recorded: not from step 0"

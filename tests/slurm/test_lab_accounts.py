@@ -1,9 +1,6 @@
 """A lab of an ordinary account: no root anywhere, and root can still clear it away."""
 
-import codecs
-import json
 import os
-import pwd
 import shutil
 import subprocess
 import tempfile
@@ -18,9 +15,8 @@ from supervisor.clock import SystemClock
 from supervisor.errors import LabError
 from supervisor.lab import Lab, LabSpec
 from supervisor.lab.processes import is_alive
+from tests.slurm.accounts import ACCOUNT, as_ordinary_account
 
-# A system account of every Debian machine; Slurm refuses an account without a name.
-_ACCOUNT = "games"
 _CLOCK = SystemClock()
 
 
@@ -29,43 +25,9 @@ def home() -> Iterator[Path]:
     """A folder that the ordinary account may use; pytest's own ones are closed to it."""
     folder = Path(tempfile.mkdtemp(prefix="lab-test-", dir="/tmp"))
     if os.geteuid() == 0:
-        shutil.chown(folder, _ACCOUNT)
+        shutil.chown(folder, ACCOUNT)
     yield folder
     shutil.rmtree(folder)
-
-
-def as_ordinary_account(work: Callable[[], dict[str, Any]], home: Path) -> dict[str, Any]:
-    """Do ``work`` in a child that gave up root for good, and return what it found.
-
-    The child is forked and not a new interpreter, since that may lie in a folder closed to the account.
-    Where the tests run without root already, the work is done right here.
-    """
-    if os.geteuid() != 0:
-        return work()
-    # Where Python lies in root's home, the account cannot load what is first needed after the fork.
-    for encoding in ("ascii", "idna", "latin-1"):
-        codecs.lookup(encoding)
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            account = pwd.getpwnam(_ACCOUNT)
-            os.setgroups([])
-            os.setresgid(account.pw_gid, account.pw_gid, account.pw_gid)
-            os.setresuid(account.pw_uid, account.pw_uid, account.pw_uid)
-            os.environ.update(HOME=str(home), USER=_ACCOUNT, LOGNAME=_ACCOUNT)
-            os.chdir("/")
-            answer: dict[str, Any] = work()
-        except BaseException as error:  # noqa: BLE001
-            answer = {"error": repr(error)}
-        os.write(writer, json.dumps(answer).encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        found: dict[str, Any] = json.loads(pipe.read())
-    os.waitpid(child, 0)
-    assert "error" not in found, found["error"]
-    return found
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -135,7 +97,7 @@ def test_a_shared_lab_of_root_serves_other_accounts_without_admin_rights() -> No
                 return {"ran": run(lab, "srun", "-N1", "id", "-un"), "drained": run(lab, *drain)}
 
             found = as_ordinary_account(work, root)
-            assert found["ran"] == _ACCOUNT
+            assert found["ran"] == ACCOUNT
             assert "Invalid user id" in found["drained"]
             assert lab.status().all_idle
     finally:

@@ -1,12 +1,9 @@
 """The whole supervisor as an ordinary account, on a Slurm of root: it recovers without the right to drain."""
 
-import json
 import os
-import pwd
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,35 +13,10 @@ from supervisor.domain.run import RunState
 from supervisor.domain.spec import JobSpec
 from supervisor.lab import Lab, LabSpec
 from supervisor.sweep.begin import Beginning, begin_run, plan_beginning
+from tests.slurm.accounts import ACCOUNT, as_ordinary_account
 from tests.unit.world import World
 
-# A system account of every Debian machine; Slurm refuses an account without a name.
-ACCOUNT = "games"
 COMMAND = 'test "$SUPERVISE_ATTEMPT" = 2 || sleep 300'
-
-
-def as_ordinary_account(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Do ``work`` in a child that gave up root for good, and return what it found."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            account = pwd.getpwnam(ACCOUNT)
-            os.setgroups([])
-            os.setresgid(account.pw_gid, account.pw_gid, account.pw_gid)
-            os.setresuid(account.pw_uid, account.pw_uid, account.pw_uid)
-            os.chdir("/")
-            answer = work()
-        except BaseException as error:  # noqa: BLE001
-            answer = {"error": repr(error)}
-        os.write(writer, json.dumps(answer).encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        found: dict[str, Any] = json.loads(pipe.read())
-    os.waitpid(child, 0)
-    assert "error" not in found, found["error"]
-    return found
 
 
 def plan(home: Path) -> Beginning:
@@ -116,7 +88,7 @@ def test_without_the_right_to_drain_the_node_is_avoided_and_a_drain_is_requested
         with Lab.up(root / "lab", LabSpec(nodes=3, slurmd_timeout_s=4, shared=True)) as lab:
             load_everything(root / "rehearsal")
             victim = fell_when_running(lab, home)
-            found = as_ordinary_account(lambda: recover(lab, home))
+            found = as_ordinary_account(lambda: recover(lab, home), home)
             os.waitpid(victim, 0)
             state = (lab.status().nodes or {})["node002"]
     finally:

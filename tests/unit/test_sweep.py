@@ -530,3 +530,15 @@ def test_a_marker_from_before_a_forced_requeue_says_nothing_about_the_present_st
     view = ClusterView(jobs=Known((first_start,), started), nodes=world.slurm.nodes())
     seen = look(run, job_file, last, view=view, slurm=world.slurm, now=started)
     assert seen.phase is Phase.COMPLETING
+
+
+def test_a_sweep_asks_for_partitions_once_however_many_runs_need_a_size(world: World) -> None:
+    for name in ("first", "second", "third"):
+        world.submit(name=name, nodes=2)
+    world.sweep()
+    for row in world.live_jobs():
+        world.slurm.preempt(row.job_id)
+    world.slurm.calls.clear()
+    world.sweep()
+    assert world.slurm.calls["submit"] == 3
+    assert world.slurm.calls["partitions"] == 1
